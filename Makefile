@@ -1,0 +1,32 @@
+# Everything sets itself up: a fresh machine needs git, make and Python 3.11 or newer.
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check format test-real accuracy lock clean
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "kvbench needs Python 3.11 or newer; set PYTHON=/path/to/python"; exit 2; }
+	"$(PYTHON)" -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(VENV)/.ready   ## replay the bundled agent trace against the built-in simulated endpoint
+	@$(BIN)/kvbench run agent-trace.jsonl --endpoint sim --time-scale 0.04 --out runs; code=$$?; \
+	 if [ $$code -eq 3 ]; then echo "exit 3: see the trust line above; on a busy machine this is expected"; elif [ $$code -ne 0 ]; then exit $$code; fi
+
+test: $(VENV)/.ready   ## unit and integration tests, loopback only
+	$(BIN)/python -m pytest -q
+
+check: $(VENV)/.ready   ## format, lint, types, import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .real .pytest_cache .mypy_cache .ruff_cache .hypothesis
