@@ -1,1 +1,1 @@
-
+"""One module a dialect: how requests are built and what answers mean."""

@@ -1,0 +1,239 @@
+"""OpenAI's HTTP shape, which all dialects here build on: request bodies, and what an answer's events mean."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from kvbench.endpoints.failures import error_of
+from kvbench.model import Api, Message
+
+SALT_TOKENS = 8
+"""How many leading ids of a token-id prompt a salt replaces, where the server has no field for it."""
+
+ABNORMAL_FINISH = frozenset({"error", "abort", "aborted", "insufficient_system_resource"})
+"""finish_reasons that mean the server gave the answer up: vLLM abort, DeepSeek aborted and
+insufficient_system_resource, OpenRouter error."""
+
+Prompt = str | Sequence[int]
+
+
+def build_body(
+    *,
+    model: str | None,
+    api: Api,
+    stream: bool,
+    messages: Sequence[Message] | None = None,
+    prompt: Prompt | None = None,
+    tools: Sequence[dict[str, Any]] = (),
+    output_tokens: int | None = None,
+    salt: str | None = None,
+    free_output: bool = False,
+) -> dict[str, Any]:
+    """The JSON object of one request. `messages` for chat, `prompt` (text or token ids) for completions.
+
+    free_output: the model decides how much it writes, so no length is sent. salt: see `salted_messages` and
+    `salted_prompt`.
+    """
+    body: dict[str, Any] = {}
+    if model is not None:
+        body["model"] = model
+    if api == "chat":
+        if messages is None:
+            raise ValueError("api chat needs messages")
+        body["messages"] = list(messages) if salt is None else salted_messages(messages, salt)
+        if tools:
+            body["tools"] = list(tools)
+    else:
+        if prompt is None:
+            raise ValueError("api completions needs a prompt")
+        salted = prompt if salt is None else salted_prompt(prompt, salt)
+        body["prompt"] = salted if isinstance(salted, str) else list(salted)
+    if output_tokens is not None and not free_output:
+        body["max_tokens"] = output_tokens
+    body["stream"] = stream
+    if stream:
+        body["stream_options"] = {"include_usage": True}
+    return body
+
+
+def salted_messages(messages: Sequence[Message], salt: str) -> list[Message]:
+    """`messages` with the salt as the first text of the first message, so that no prefix is shared across salts."""
+    if not messages:
+        return []
+    first = dict(messages[0])
+    content = first.get("content")
+    if isinstance(content, list):
+        first["content"] = [{"type": "text", "text": f"[{salt}]"}, *content]
+    else:
+        first["content"] = f"[{salt}] {content or ''}"
+    return [first, *messages[1:]]
+
+
+def salted_prompt(prompt: Prompt, salt: str) -> Prompt:
+    """Text: the salt comes first. Token ids: the first SALT_TOKENS ids are replaced, so that the length stays exact.
+
+    The ids stay below 1,000, which every vocabulary has, and above 100, where special tokens rarely are.
+    """
+    if isinstance(prompt, str):
+        return f"[{salt}] {prompt}"
+    digest = hashlib.sha256(salt.encode()).digest()
+    ids = [100 + int.from_bytes(digest[2 * i : 2 * i + 2], "big") % 900 for i in range(min(SALT_TOKENS, len(prompt)))]
+    return [*ids, *prompt[len(ids) :]]
+
+
+class Answer:
+    """What one answer said, gathered from its events (or its one JSON object).
+
+    first_token, first_output_token, last_token: index of the event which was the first (non-reasoning, last) generated
+    chunk; chunks: the indices of all of them. None, or empty, where there was none.
+    """
+
+    __slots__ = (
+        "_reasoning",
+        "_text",
+        "_tools",
+        "chunks",
+        "done",
+        "error",
+        "finish_reason",
+        "first_output_token",
+        "invalid",
+        "response_id",
+        "response_model",
+        "usage_raw",
+    )
+
+    def __init__(self) -> None:
+        self.chunks: list[int] = []
+        self.first_output_token: int | None = None
+        self.finish_reason: str | None = None
+        self.usage_raw: dict[str, Any] | None = None
+        self.response_id: str | None = None
+        self.response_model: str | None = None
+        self.error: str | None = None
+        """The message of an error object, or of an abnormal finish_reason."""
+        self.invalid: str | None = None
+        """Why an event could not be understood."""
+        self.done = False
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._tools: dict[tuple[int, int], dict[str, Any]] = {}
+
+    @property
+    def complete(self) -> bool:
+        """Whether the server said that the answer is over."""
+        return self.done or self.finish_reason is not None
+
+    @property
+    def text(self) -> str | None:
+        return "".join(self._text) or None
+
+    @property
+    def reasoning(self) -> str | None:
+        return "".join(self._reasoning) or None
+
+    @property
+    def tool_calls(self) -> list[dict[str, Any]] | None:
+        return [self._tools[key] for key in sorted(self._tools)] or None
+
+    def read_event(self, index: int, data: bytes | str, *, is_error: bool = False) -> None:
+        """One stream event, the `index`-th. is_error: it was named `event: error`."""
+        if data in (b"[DONE]", "[DONE]") or data.strip() in (b"[DONE]", "[DONE]"):
+            self.done = True
+            return
+        try:
+            value = msgspec.json.decode(data)
+        except (msgspec.DecodeError, RecursionError, ValueError) as error:
+            if is_error:
+                self.error = self.error or str(data if isinstance(data, str) else data.decode("utf-8", "replace"))
+            elif self.invalid is None:
+                self.invalid = f"event {index + 1} is not valid JSON ({error})"
+            return
+        if not isinstance(value, dict):
+            self.invalid = self.invalid or f"event {index + 1} is not a JSON object"
+            return
+        self._read_object(index, value, "delta", is_error)
+
+    def read_whole(self, value: Any) -> None:
+        """The answer to a request without streaming: one JSON object."""
+        if not isinstance(value, dict):
+            self.invalid = "the answer is not a JSON object"
+            return
+        if not isinstance(value.get("choices"), list) and error_of(value) is None:
+            self.invalid = "the answer has no choices"
+            return
+        self._read_object(0, value, "message", False)
+        self.done = True
+
+    def _read_object(self, index: int, value: dict[str, Any], part: str, is_error: bool) -> None:
+        error = error_of(value)
+        if error is not None or is_error:
+            self.error = self.error or error or "the server sent an event named error"
+        self.response_id = self.response_id or _text_of(value.get("id"))
+        self.response_model = self.response_model or _text_of(value.get("model"))
+        usage = value.get("usage")
+        choices = value.get("choices")
+        generated = output = False
+        for number, choice in enumerate(choices if isinstance(choices, list) else ()):
+            if not isinstance(choice, dict):
+                continue
+            # Moonshot puts the usage of a stream inside the choice.
+            usage = usage or choice.get("usage")
+            finish = choice.get("finish_reason")
+            if finish:
+                self.finish_reason = str(finish)
+                if finish in ABNORMAL_FINISH and self.error is None:
+                    self.error = f"the server gave up: finish_reason {finish}"
+            has_reasoning, has_output = self._read_choice(number, choice, part)
+            generated = generated or has_reasoning or has_output
+            output = output or has_output
+        if isinstance(usage, dict):
+            self.usage_raw = usage
+        if generated:
+            self.chunks.append(index)
+        if output and self.first_output_token is None:
+            self.first_output_token = index
+
+    def _read_choice(self, number: int, choice: dict[str, Any], part: str) -> tuple[bool, bool]:
+        """(reasoning was generated, output was generated) by this choice."""
+        delta = choice.get(part)
+        if not isinstance(delta, dict):
+            delta = choice  # completions: the text is in the choice itself
+            content = _text_of(choice.get("text"))
+        else:
+            content = _text_of(delta.get("content"))
+        # Both spellings may be there with the same text (OpenRouter): one of them counts.
+        reasoning = _text_of(delta.get("reasoning")) or _text_of(delta.get("reasoning_content"))
+        if reasoning:
+            self._reasoning.append(reasoning)
+        if content:
+            self._text.append(content)
+        calls = delta.get("tool_calls")
+        called = False
+        if isinstance(calls, list):
+            for position, call in enumerate(calls):
+                if isinstance(call, dict):
+                    called = self._read_tool_call(number, position, call) or called
+        return bool(reasoning), bool(content) or called
+
+    def _read_tool_call(self, choice: int, position: int, call: dict[str, Any]) -> bool:
+        """Joins a piece of a tool call to the call it belongs to; whether it carried text."""
+        index = call.get("index")
+        key = (choice, index if isinstance(index, int) else position)
+        whole = self._tools.setdefault(key, {"id": None, "type": "function", "function": {"name": "", "arguments": ""}})
+        whole["id"] = whole["id"] or _text_of(call.get("id"))
+        function = call.get("function")
+        if not isinstance(function, dict):
+            return False
+        name, arguments = _text_of(function.get("name")), _text_of(function.get("arguments"))
+        whole["function"]["name"] += name or ""
+        whole["function"]["arguments"] += arguments or ""
+        return bool(name or arguments)
+
+
+def _text_of(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None

@@ -1,0 +1,127 @@
+"""Usage objects as endpoints really send them, against counts read off by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvbench.endpoints.usage import normalise
+from kvbench.model import Usage
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        # vLLM without --enable-prompt-tokens-details, and with it
+        (
+            {"prompt_tokens": 65, "total_tokens": 70, "completion_tokens": 5, "prompt_tokens_details": None},
+            Usage(input_tokens=65, output_tokens=5),
+        ),
+        (
+            {"prompt_tokens": 65, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 64}},
+            Usage(input_tokens=65, cached_tokens=64, output_tokens=5),
+        ),
+        # vLLM that leaves details out at no hit: not reported, so unknown
+        (
+            {"prompt_tokens": 65, "completion_tokens": 5, "prompt_tokens_details": {}},
+            Usage(input_tokens=65, output_tokens=5),
+        ),
+        # vLLM's created_cache_tokens; a true 0 is a report
+        (
+            {
+                "prompt_tokens": 100,
+                "completion_tokens": 1,
+                "prompt_tokens_details": {"cached_tokens": 0, "created_cache_tokens": 96},
+            },
+            Usage(input_tokens=100, cached_tokens=0, cache_write_tokens=96, output_tokens=1),
+        ),
+        # DeepSeek: two spellings of one count, not added up
+        (
+            {
+                "prompt_tokens": 339,
+                "completion_tokens": 83,
+                "total_tokens": 422,
+                "prompt_tokens_details": {"cached_tokens": 320},
+                "completion_tokens_details": {"reasoning_tokens": 39},
+                "prompt_cache_hit_tokens": 320,
+                "prompt_cache_miss_tokens": 19,
+            },
+            Usage(input_tokens=339, cached_tokens=320, output_tokens=83, reasoning_tokens=39),
+        ),
+        # DeepSeek's fields alone
+        (
+            {"completion_tokens": 2, "prompt_cache_hit_tokens": 128, "prompt_cache_miss_tokens": 7},
+            Usage(input_tokens=135, cached_tokens=128, output_tokens=2),
+        ),
+        # Moonshot
+        (
+            {"prompt_tokens": 300, "completion_tokens": 2, "cached_tokens": 256},
+            Usage(input_tokens=300, cached_tokens=256, output_tokens=2),
+        ),
+        # LiteLLM
+        (
+            {
+                "prompt_tokens": 300,
+                "completion_tokens": 2,
+                "cache_creation_input_tokens": 44,
+                "prompt_tokens_details": {"cached_tokens": 256},
+            },
+            Usage(input_tokens=300, cached_tokens=256, cache_write_tokens=44, output_tokens=2),
+        ),
+        # xAI: 12 + 1 + 290 = 303, so reasoning comes on top of completion_tokens
+        (
+            {
+                "prompt_tokens": 12,
+                "completion_tokens": 1,
+                "total_tokens": 303,
+                "prompt_tokens_details": {"cached_tokens": 11},
+                "completion_tokens_details": {"reasoning_tokens": 290},
+            },
+            Usage(input_tokens=12, cached_tokens=11, output_tokens=291, reasoning_tokens=290),
+        ),
+        (None, Usage()),
+        ({}, Usage()),
+    ],
+)
+def test_shapes(raw: dict[str, Any] | None, expected: Usage) -> None:
+    assert normalise(raw) == expected
+
+
+def test_cached_above_prompt_is_not_believed() -> None:
+    usage = normalise({"prompt_tokens": 10, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 64}})
+    assert (usage.input_tokens, usage.cached_tokens, usage.output_tokens) == (None, None, 3)
+    assert usage.problem is not None
+    assert "64" in usage.problem
+    assert "10" in usage.problem
+
+
+@pytest.mark.parametrize("bad", [-1, "12", True, 1.5, [3]])
+def test_a_count_that_is_none_is_unknown_never_zero(bad: Any) -> None:
+    usage = normalise({"prompt_tokens": bad, "completion_tokens": 3})
+    assert usage.input_tokens is None
+    assert usage.output_tokens == 3
+    assert usage.problem is not None
+    assert "prompt_tokens" in usage.problem
+
+
+def test_spellings_that_disagree_are_flagged() -> None:
+    usage = normalise(
+        {"prompt_tokens": 500, "prompt_cache_hit_tokens": 128, "prompt_tokens_details": {"cached_tokens": 256}}
+    )
+    assert usage.cached_tokens is None
+    assert usage.input_tokens == 500
+    assert usage.problem is not None
+    assert "disagree" in usage.problem
+
+
+def test_reasoning_above_completion_without_totals() -> None:
+    usage = normalise(
+        {"prompt_tokens": 5, "completion_tokens": 1, "completion_tokens_details": {"reasoning_tokens": 9}}
+    )
+    assert (usage.output_tokens, usage.reasoning_tokens) == (None, None)
+    assert usage.problem is not None
+
+
+def test_not_an_object() -> None:
+    assert normalise([1, 2]).problem is not None
