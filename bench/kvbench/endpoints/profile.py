@@ -164,7 +164,8 @@ def _load_toml(path: Path) -> EndpointProfile:
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"\(at line (\d+), column \d+\)", str(error))
         message = re.sub(r" \(at .*\)$", "", str(error))
-        raise InputError(f"not valid TOML: {message}", path=path, line=int(found[1]) if found else None) from None
+        line = int(found[1]) if found else len(text.splitlines())  # otherwise it says "at end of document"
+        raise InputError(f"not valid TOML: {message}", path=path, line=line) from None
 
     def wrong(message: str, field: str) -> InputError:
         return InputError(message, path=path, line=_line_of(text, field), field=field)
