@@ -1,0 +1,260 @@
+"""One connection: a non-blocking socket read with kernel stamps, with or without TLS, one exchange at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import time
+from collections.abc import Callable
+
+from kvbench.endpoints.clock import RunClock
+from kvbench.endpoints.exchange import Exchange
+from kvbench.endpoints.stamps import STAMP_BYTES, PollMarks, unpack_timespec
+from kvbench.endpoints.tls import TlsLayer
+
+READ_BYTES = 65_536
+_CREDIBLE_SLACK_NS = 10_000_000  # a stamp this far outside [floor, read] means that the wall clock was stepped
+
+
+class Connection:
+    """Owns `sock`. Bytes nobody asked for, or an end of file while idle, close it and call `on_idle_close`."""
+
+    __slots__ = (
+        "_deadline",
+        "_drained_ns",
+        "_exchange",
+        "_fd",
+        "_idle_s",
+        "_last_progress",
+        "_loop",
+        "_marks",
+        "_origin_ns",
+        "_shift_ns",
+        "_sock",
+        "_timer",
+        "_tls",
+        "_total_at",
+        "_total_s",
+        "_unsent",
+        "closed",
+        "on_idle_close",
+        "stamping",
+        "used",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        clock: RunClock,
+        marks: PollMarks,
+        stamping: bool,
+        tls: TlsLayer | None,
+    ) -> None:
+        self._loop = loop
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._origin_ns = clock.origin_ns
+        self._shift_ns = clock.realtime_shift_ns
+        self._marks = marks
+        self._tls = tls
+        self._exchange: Exchange | None = None
+        self._unsent = memoryview(b"")
+        self._drained_ns = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle_s: float | None = None
+        self._total_s: float | None = None
+        self._total_at: float | None = None
+        self._last_progress = 0.0
+        self.stamping = stamping
+        self.closed = False
+        self.used = False
+        self.on_idle_close: Callable[[Connection], None] | None = None
+        loop.add_reader(self._fd, self._on_readable)
+
+    # ------------------------------------------------------------------------------------------------- one exchange
+
+    def begin(self, exchange: Exchange, request: bytes, idle_s: float | None, total_s: float | None) -> None:
+        """Send `request` (head and body) and feed the answer to `exchange`.
+
+        idle_s: longest time without a byte sent or received; total_s: longest time from now to the end.
+        """
+        self._exchange = exchange
+        self._idle_s, self._total_s = idle_s, total_s
+        now = self._loop.time()
+        self._last_progress = now
+        self._total_at = None if total_s is None else now + total_s
+        self._arm(now)
+        self._marks.begin()
+        if self._tls is not None:
+            request = self._tls.encrypt(request)
+        self._unsent = memoryview(request)
+        exchange.timing.upload_start_ns = self._now_ns()
+        self._drained_ns = max(self._drained_ns, exchange.timing.upload_start_ns)
+        self._send()
+
+    def release(self) -> bool:
+        """End the exchange; True if the connection can carry another one, otherwise it is closed."""
+        exchange = self._exchange
+        self._end_exchange()
+        reusable = (
+            not self.closed and exchange is not None and exchange.complete and exchange.keep_alive and not self._unsent
+        )
+        if not reusable:
+            self.close()
+        self.used = True
+        return reusable
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self._end_exchange()
+        self._loop.remove_reader(self._fd)
+        self._loop.remove_writer(self._fd)
+        self._unsent = memoryview(b"")
+        if self._tls is not None:
+            with contextlib.suppress(OSError):
+                self._sock.send(self._tls.close_notify())
+        self._sock.close()
+
+    def _end_exchange(self) -> None:
+        if self._exchange is not None:
+            self._exchange = None
+            self._marks.end()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _now_ns(self) -> int:
+        return time.monotonic_ns() - self._origin_ns
+
+    # --------------------------------------------------------------------------------------------------------- send
+
+    def _send(self) -> None:
+        while self._unsent:
+            try:
+                count = self._sock.send(self._unsent)
+            except (BlockingIOError, InterruptedError):
+                self._loop.add_writer(self._fd, self._on_writable)
+                return
+            except OSError:
+                # The answer that explains it (413, 401) may be waiting to be read; if there is none, reading says so.
+                self._loop.remove_writer(self._fd)
+                return
+            self._unsent = self._unsent[count:]
+        self._loop.remove_writer(self._fd)
+        exchange = self._exchange
+        if exchange is not None and exchange.timing.sent_ns is None:
+            exchange.timing.sent_ns = self._now_ns()
+
+    def _on_writable(self) -> None:
+        self._last_progress = self._loop.time()
+        self._send()
+
+    # --------------------------------------------------------------------------------------------------------- read
+
+    def _on_readable(self) -> None:
+        read_ns = time.monotonic_ns() - self._origin_ns
+        try:
+            data, ancillary, _, _ = self._sock.recvmsg(READ_BYTES, STAMP_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._on_lost(error)
+            return
+        marks = self._marks
+        if not marks.pending:
+            marks.touch()
+        floor_ns = max(self._drained_ns, marks.floor_ns)
+        if len(data) < READ_BYTES:
+            self._drained_ns = read_ns  # the queue was emptied, so what comes next arrives after this read began
+        stamp_ns, stamped = read_ns, False
+        if ancillary:
+            seconds, nanoseconds = unpack_timespec(ancillary[0][2])
+            kernel_ns = seconds * 1_000_000_000 + nanoseconds - self._shift_ns
+            if floor_ns - _CREDIBLE_SLACK_NS <= kernel_ns <= read_ns + _CREDIBLE_SLACK_NS:
+                stamp_ns, stamped = kernel_ns, True
+        if not data:
+            self._on_eof()
+            return
+        ends_read = True
+        if self._tls is not None:
+            try:
+                data, ends_read = self._tls.decrypt(data)
+            except ssl.SSLError as error:
+                self._on_tls_error(error)
+                return
+            self._send_tls()
+            if not data:
+                if self._tls.closed_by_peer:
+                    self._on_eof()
+                return
+        exchange = self._exchange
+        if exchange is None:
+            self._lost_while_idle()
+            return
+        self._last_progress = self._loop.time()
+        exchange.feed(data, stamp_ns, floor_ns, read_ns, ends_read, stamped)
+
+    def _send_tls(self) -> None:
+        assert self._tls is not None
+        outgoing = self._tls.take_outgoing()
+        if outgoing:
+            self._unsent = memoryview(bytes(self._unsent) + outgoing)
+            self._send()
+
+    def _on_eof(self) -> None:
+        exchange = self._exchange
+        if exchange is None:
+            self._lost_while_idle()
+            return
+        self._loop.remove_reader(self._fd)
+        exchange.keep_alive = False
+        exchange.feed_eof(self._now_ns(), clean=self._tls is None or self._tls.closed_by_peer)
+
+    def _on_lost(self, error: OSError) -> None:
+        if self._exchange is None:
+            self._lost_while_idle()
+            return
+        self._loop.remove_reader(self._fd)
+        self._exchange.keep_alive = False
+        self._exchange.fail("reset", f"the connection was lost: {error.strerror or error}", self._now_ns())
+
+    def _on_tls_error(self, error: ssl.SSLError) -> None:
+        if self._exchange is None:
+            self._lost_while_idle()
+            return
+        self._loop.remove_reader(self._fd)
+        self._exchange.keep_alive = False
+        self._exchange.fail("tls", f"TLS failed: {error.reason or error}", self._now_ns())
+
+    def _lost_while_idle(self) -> None:
+        self.close()
+        if self.on_idle_close is not None:
+            self.on_idle_close(self)
+
+    # ------------------------------------------------------------------------------------------------------ timeouts
+
+    def _arm(self, now: float) -> None:
+        """One timer an exchange, set again only when it fires: reads move `_last_progress` alone."""
+        candidates = [] if self._idle_s is None else [self._last_progress + self._idle_s]
+        if self._total_at is not None:
+            candidates.append(self._total_at)
+        self._timer = self._loop.call_later(max(min(candidates) - now, 0.001), self._on_timer) if candidates else None
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        exchange = self._exchange
+        if exchange is None or exchange.over:
+            return
+        now = self._loop.time()
+        if self._total_at is not None and now >= self._total_at:
+            exchange.fail("total_timeout", f"no complete answer within {self._total_s:g} s", self._now_ns())
+        elif self._idle_s is not None and now >= self._last_progress + self._idle_s:
+            doing = "received" if exchange.timing.sent_ns is not None else "taken by the server"
+            exchange.fail("idle_timeout", f"no byte {doing} for {self._idle_s:g} s", self._now_ns())
+        else:
+            self._arm(now)
