@@ -1,0 +1,240 @@
+"""The dialect of vLLM's OpenAI-compatible server: requests as read, answers and errors as written."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, TypeVar
+
+import msgspec
+
+from kvbench.sim.presets import Preset
+from kvbench.sim.text import OutputText
+from kvbench.sim.tokenizer import TOKEN_BYTES, PromptError, encode_chat, encode_ids, encode_text
+
+_COMPLETIONS_DEFAULT_MAX_TOKENS = 16
+_Body = TypeVar("_Body", bound=msgspec.Struct)
+
+
+class ApiError(Exception):
+    """An answer other than 200; `body` is what vLLM would send."""
+
+    def __init__(self, status: int, message: str, *, kind: str = "BadRequestError", param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body: dict[str, Any] = {"error": {"message": message, "type": kind, "param": param, "code": status}}
+
+
+class StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+class GenerationRequest(msgspec.Struct, kw_only=True):
+    """What chat and completions share; fields nobody here needs are accepted and ignored."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    cache_salt: str | None = None
+    n: int | None = None
+
+
+class ChatRequest(GenerationRequest, kw_only=True):
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None = None
+    max_completion_tokens: int | None = None
+    add_generation_prompt: bool = True
+
+
+class CompletionRequest(GenerationRequest, kw_only=True):
+    prompt: str | list[int]
+
+
+class TokenizeRequest(msgspec.Struct, kw_only=True):
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool = True
+
+
+class Plan(msgspec.Struct):
+    """A request that will be served: prompt (four bytes a token) and what will be generated."""
+
+    chat: bool
+    stream: bool
+    include_usage: bool
+    salt: str | None
+    prompt: bytes
+    output: OutputText
+
+
+def plan_chat(body: bytes, preset: Preset) -> Plan:
+    """ApiError 400 or 404 where vLLM answers so."""
+    request = _decode(body, ChatRequest)
+    _check_model(request.model, preset)
+    if not request.messages:
+        raise ApiError(400, "messages must not be empty", param="messages")
+    prompt = _render(request.messages, request.tools, request.add_generation_prompt)
+    asked = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
+    return _plan(request, prompt, asked, preset, chat=True)
+
+
+def plan_completion(body: bytes, preset: Preset) -> Plan:
+    """ApiError 400 or 404 where vLLM answers so."""
+    request = _decode(body, CompletionRequest)
+    _check_model(request.model, preset)
+    try:
+        prompt = encode_text(request.prompt) if isinstance(request.prompt, str) else encode_ids(request.prompt)
+    except PromptError as error:
+        raise ApiError(400, str(error), param="prompt") from None
+    if not prompt:
+        raise ApiError(400, "The prompt must not be empty.", param="prompt")
+    asked = _COMPLETIONS_DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+    return _plan(request, prompt, asked, preset, chat=False)
+
+
+def tokenize(body: bytes, preset: Preset) -> bytes:
+    """Ids of a prompt or of messages, the very ones a request with them would use."""
+    request = _decode(body, TokenizeRequest)
+    _check_model(request.model, preset)
+    if request.messages is not None:
+        return _render(request.messages, request.tools, request.add_generation_prompt)
+    if request.prompt is None:
+        raise ApiError(400, "One of prompt and messages is required.", param="prompt")
+    return encode_text(request.prompt)
+
+
+def _decode(body: bytes, kind: type[_Body]) -> _Body:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ApiError(400, str(error)) from None
+
+
+def _check_model(model: str | None, preset: Preset) -> None:
+    if model is not None and model != preset.model:
+        raise ApiError(404, f"The model `{model}` does not exist.", kind="NotFoundError", param="model")
+
+
+def _render(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, add_generation_prompt: bool) -> bytes:
+    try:
+        return encode_chat(messages, tools, add_generation_prompt=add_generation_prompt)
+    except PromptError as error:
+        raise ApiError(400, str(error), param="messages") from None
+
+
+def _plan(request: GenerationRequest, prompt: bytes, asked: int | None, preset: Preset, *, chat: bool) -> Plan:
+    if request.n not in (None, 1):
+        raise ApiError(400, "The simulated model gives one answer a request: n must be 1.", param="n")
+    if asked is not None and asked < 1:
+        raise ApiError(400, f"max_tokens must be at least 1, got {asked}.", param="max_tokens")
+    if request.cache_salt == "":
+        raise ApiError(400, "Parameter 'cache_salt' must be a non-empty string if provided.", param="cache_salt")
+    input_tokens, limit = len(prompt) // TOKEN_BYTES, preset.max_model_len
+    least = asked or 0
+    if input_tokens + max(least, 1) > limit:
+        raise ApiError(
+            400,
+            f"This model's maximum context length is {limit} tokens. However, you requested {least} output tokens "
+            f"and your prompt contains at least {input_tokens} input tokens, for a total of at least "
+            f"{input_tokens + least} tokens. Please reduce the length of the input prompt or the number of requested "
+            f"output tokens. (parameter=input_tokens, value={input_tokens})",
+            param="input_tokens",
+        )
+    max_tokens = limit - input_tokens if asked is None else asked
+    min_tokens = request.min_tokens or 0
+    if min_tokens < 0 or min_tokens > max_tokens:
+        raise ApiError(
+            400,
+            f"min_tokens must be between 0 and max_tokens={max_tokens}, got {min_tokens}.",
+            param="min_tokens",
+        )
+    return Plan(
+        chat=chat,
+        stream=bool(request.stream),
+        include_usage=request.stream_options is not None and bool(request.stream_options.include_usage),
+        salt=request.cache_salt,
+        prompt=prompt,
+        output=OutputText(prompt, max_tokens=max_tokens, min_tokens=min_tokens, ignore_eos=bool(request.ignore_eos)),
+    )
+
+
+class Answer:
+    """Bytes of one request's answer. Chunk texts are spliced into a prepared frame: no JSON encoder per token."""
+
+    def __init__(self, plan: Plan, model: str, request_id: str) -> None:
+        self.plan = plan
+        self.response_id = f"{'chatcmpl' if plan.chat else 'cmpl'}-{request_id}"
+        self._object = "chat.completion" if plan.chat else "text_completion"
+        self._created = int(time.time())
+        self._model = model
+        head = {
+            "id": self.response_id,
+            "object": f"{self._object}.chunk" if plan.chat else self._object,
+            "created": self._created,
+            "model": model,
+        }
+        self._head = _json(head)[:-1] + b',"choices":['
+        opening = b'{"index":0,"delta":{"content":' if plan.chat else b'{"index":0,"text":'
+        self._frame = b"data: " + self._head + opening
+        closing = b'},"logprobs":null,"finish_reason":' if plan.chat else b',"logprobs":null,"finish_reason":'
+        self._go_on = closing + b"null}]}\n\n"
+        reason = b'"stop"' if plan.output.stops else b'"length"'
+        self._end = closing + reason + b',"stop_reason":null}]}\n\n'
+
+    @property
+    def finish_reason(self) -> str:
+        return "stop" if self.plan.output.stops else "length"
+
+    def role_event(self) -> bytes:
+        """The role chunk with empty content that comes together with the first token of a chat."""
+        choice = b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
+        return b"data: " + self._head + choice + b"]}\n\n"
+
+    def token_event(self, number: int, *, last: bool) -> bytes:
+        return self._frame + _json(self.plan.output.piece(number)) + (self._end if last else self._go_on)
+
+    def end_events(self, cached_tokens: int) -> bytes:
+        """The usage chunk, where it was asked for, and [DONE]."""
+        done = b"data: [DONE]\n\n"
+        if not self.plan.include_usage:
+            return done
+        return b"data: " + self._head + b'],"usage":' + _json(self._usage(cached_tokens)) + b"}\n\n" + done
+
+    def whole(self, cached_tokens: int) -> bytes:
+        """The answer to a request that did not ask for a stream."""
+        output = self.plan.output
+        text = "".join(output.piece(number) for number in range(output.length_tokens))
+        choice: dict[str, Any] = {"index": 0}
+        if self.plan.chat:
+            choice["message"] = {"role": "assistant", "content": text, "tool_calls": []}
+        else:
+            choice["text"] = text
+        choice |= {"logprobs": None, "finish_reason": self.finish_reason, "stop_reason": None}
+        return _json(
+            {
+                "id": self.response_id,
+                "object": self._object,
+                "created": self._created,
+                "model": self._model,
+                "choices": [choice],
+                "usage": self._usage(cached_tokens),
+            }
+        )
+
+    def _usage(self, cached_tokens: int) -> dict[str, Any]:
+        prompt_tokens = len(self.plan.prompt) // TOKEN_BYTES
+        output_tokens = self.plan.output.length_tokens
+        return {
+            "prompt_tokens": prompt_tokens,
+            "total_tokens": prompt_tokens + output_tokens,
+            "completion_tokens": output_tokens,
+            "prompt_tokens_details": {"cached_tokens": cached_tokens},
+        }
+
+
+def _json(value: object) -> bytes:
+    return msgspec.json.encode(value)

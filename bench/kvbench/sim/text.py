@@ -1,0 +1,52 @@
+"""What the simulated model writes: plausible words, whole tokens, the same for the same prompt.
+
+Every word has a length that is a multiple of four bytes, so the text, sent back as an assistant message, is tokenised
+into the very ids that were generated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+
+from kvbench.sim.tokenizer import END, TOKEN_BYTES
+
+_WORDS = (
+    *("the ", "and ", "for ", "run ", "all ", "one ", "log ", "key ", "now ", "old ", "new ", "set ", "use ", "two "),
+    *("handler ", "request ", "section ", "version ", "changes ", "failing ", "default ", "another ", "fixture "),
+    *("message ", "returns ", "because ", "command ", "pattern ", "library ", "pending ", "session ", "parsers "),
+    *("ok.\n", "result. "),
+)
+_PAGE_WORDS = 128
+_NATURAL_TOKENS = (16, 400)
+
+
+class OutputText:
+    """The tokens a request will generate, made page by page as they are asked for.
+
+    length_tokens counts the sampled end mark where the model stops by itself, as vLLM's usage does.
+    """
+
+    def __init__(self, prompt: bytes, *, max_tokens: int, min_tokens: int = 0, ignore_eos: bool = False) -> None:
+        self._seed = int.from_bytes(hashlib.blake2b(prompt, digest_size=8).digest(), "little")
+        low, high = _NATURAL_TOKENS
+        natural = max(low + self._seed % (high - low + 1), min_tokens + 1)
+        self.stops = not ignore_eos and natural <= max_tokens
+        self.length_tokens = natural if self.stops else max_tokens
+        self._pieces: list[str] = []
+        self._pages = 0
+
+    def piece(self, number: int) -> str:
+        """Text of token `number`; empty for the end mark."""
+        if self.stops and number == self.length_tokens - 1:
+            return ""
+        while number >= len(self._pieces):
+            words = random.Random(self._seed + self._pages).choices(_WORDS, k=_PAGE_WORDS)
+            text = "".join(words)
+            self._pieces += [text[i : i + TOKEN_BYTES] for i in range(0, len(text), TOKEN_BYTES)]
+            self._pages += 1
+        return self._pieces[number]
+
+    def tokens(self, start: int, stop: int) -> bytes:
+        """Ids of tokens start..stop-1, four bytes each."""
+        return b"".join(self.piece(number).encode() or END for number in range(start, stop))
