@@ -1,0 +1,3 @@
+from kvbench.cli.main import main
+
+main()

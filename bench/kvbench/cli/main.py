@@ -1,0 +1,68 @@
+"""The command line: which commands there are, and what an error of the user's looks like.
+
+Command modules import nothing heavy at their top: `kvbench --help` has to come within 0.3 s.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from kvbench import __version__
+from kvbench.cli import run, runs, show, sim, trace
+from kvbench.errors import EXIT_INTERRUPTED, KvbenchError
+
+app = typer.Typer(
+    name="kvbench",
+    help="Replay agent traces against a live LLM endpoint; measure TTFT, cache hits and throughput.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"kvbench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    del version
+
+
+app.command("run")(run.run)
+app.add_typer(trace.app, name="trace")
+app.command("sim")(sim.sim)
+app.command("show")(show.show)
+app.command("runs")(runs.runs)
+
+
+def main() -> None:
+    """Entry point. A KvbenchError becomes one clear line and its exit code; anything else is a defect."""
+    try:
+        app()
+    except KvbenchError as error:
+        print(f"kvbench: {error.message}", file=sys.stderr)
+        if error.hint:
+            print(f"  next: {error.hint}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # the reader of our output has left (head, less): no error of ours, and nothing more to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""Work out what each turn had to hit, once nothing is being measured any more.
+
+The server is asked for the token ids of every prompt that was sent (/tokenize), in the order of sending; asking
+during the run would take the server's time from the requests being timed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec.structs import replace
+
+from kvbench.model import Expectation, Message, Record, Turn
+from kvbench.replay.prompts import Prompt, SessionPrompts, salt_for
+from kvbench.replay.schedule import Arrival
+from kvbench.replay.settings import RunSettings
+from kvbench.traces.native import TraceFile
+from kvbench.traces.prefix import BlockRule, HitModel, Sent
+
+LOOKAHEAD = 4
+
+Tokenize = Callable[[list[Message], tuple[dict[str, Any], ...], str | None], Coroutine[Any, Any, list[int] | None]]
+
+
+@dataclass
+class _OpenTree:
+    turns: dict[tuple[str, int], Turn]
+    arrival: Arrival
+    salt: str | None
+    records_left: int
+    prompts: dict[str, SessionPrompts] = field(default_factory=dict)
+    last: dict[str, Record] = field(default_factory=dict)
+    current: dict[str, tuple[int, Prompt]] = field(default_factory=dict)
+
+
+class PromptReplay:
+    """The prompts of a finished run again, in the order of sending, from the trace and the records alone."""
+
+    def __init__(
+        self,
+        trace: TraceFile,
+        arrivals: Mapping[str, Arrival],
+        settings: RunSettings,
+        run_id: str,
+        *,
+        salt_in_text: bool,
+    ) -> None:
+        self._trace = trace
+        self._arrivals = arrivals
+        self._settings = settings
+        self._run_id = run_id
+        self._salt_in_text = salt_in_text
+
+    def prompts(self, records: Iterable[Record]) -> Iterator[tuple[Record, Prompt]]:
+        """Every record that reached the wire, with its prompt; trees are read when first needed and then dropped."""
+        ordered = sorted(
+            (r for r in records if r.error_class != "skipped"),
+            key=lambda r: (r.clock.sent if r.clock.sent is not None else r.clock.due, r.attempt),
+        )
+        left = Counter(r.root_id for r in ordered)
+        trees: dict[str, _OpenTree] = {}
+        for record in ordered:
+            tree = trees.get(record.root_id)
+            if tree is None:
+                tree = trees[record.root_id] = self._open(record.root_id, left[record.root_id])
+            prompt = self._prompt(tree, record)
+            tree.records_left -= 1
+            if not tree.records_left:
+                del trees[record.root_id]
+            if record.clock.sent is not None:
+                yield record, prompt
+
+    def _open(self, root_id: str, records: int) -> _OpenTree:
+        arrival = self._arrivals[root_id]
+        tree = self._trace.read_tree(arrival.index)
+        turns = {(s.session_id, t.turn): t for s in tree.sessions for t in s.turns}
+        salt = salt_for(self._settings, self._run_id, tree.root_id, arrival.cycle)
+        return _OpenTree(turns, arrival, salt, records)
+
+    def _prompt(self, tree: _OpenTree, record: Record) -> Prompt:
+        session = record.session_id
+        turn, prompt = tree.current.get(session, (-1, None))
+        if prompt is None or turn != record.turn:
+            if session not in tree.prompts:
+                tree.prompts[session] = SessionPrompts(
+                    self._trace.prefixes,
+                    salt=tree.salt,
+                    salt_in_text=self._salt_in_text,
+                    live=self._settings.history == "live",
+                )
+            name = session if tree.arrival.cycle == 0 else session.removesuffix(f"~{tree.arrival.cycle}")
+            prompt = tree.prompts[session].next(tree.turns[name, record.turn], tree.last.get(session))
+            tree.current[session] = (record.turn, prompt)
+        tree.last[session] = record
+        return prompt
+
+
+async def expect_hits(
+    sent_prompts: Iterator[tuple[Record, Prompt]],
+    tokenize: Tokenize,
+    rule: BlockRule,
+    settings: RunSettings,
+    emit: Callable[[Record, Expectation], None],
+) -> int:
+    """Give each final ok record its expectation through `emit`; returns how many prompts had another length at the
+    server than their token ids. Stops at the first prompt that cannot be tokenised, as nothing after it is certain.
+    """
+    by_key: dict[str, Record] = {}
+
+    def settle(key: str, expectation: Expectation) -> None:
+        record = by_key.pop(key)
+        if settings.salt == "none":
+            most = rule.usable_tokens(expectation.input_tokens or 0, expectation.input_tokens or 0)
+            expectation = replace(expectation, ceiling=most, reason="no salt: earlier traffic may have left more")
+        if record.ok and record.final:
+            emit(record, expectation)
+
+    model = HitModel(rule, settle)
+    wrong_lengths = 0
+    async for record, prompt, ids in _tokenised(sent_prompts, tokenize):
+        if record.usage.input_tokens is not None and record.usage.input_tokens != len(ids):
+            wrong_lengths += 1
+        by_key[record.request_id] = record
+        clock = record.clock
+        assert clock.sent is not None
+        generated = record.usage.output_tokens if record.usage.output_tokens is not None else len(clock.chunks)
+        model.add(
+            Sent(
+                key=record.request_id,
+                session_id=record.session_id,
+                salt=prompt.salt or "",
+                ids=ids,
+                sent_ns=clock.sent,
+                # without a stream the first token's time is not known: only the end is certain
+                first_token_ns=clock.first_token if clock.first_token is not None else clock.end if record.ok else None,
+                end_ns=clock.end,
+                output_tokens=generated,
+            ),
+            prompt.resent_bytes,
+        )
+    model.finish()
+    return wrong_lengths
+
+
+async def _tokenised(
+    sent_prompts: Iterator[tuple[Record, Prompt]], tokenize: Tokenize
+) -> AsyncIterator[tuple[Record, Prompt, array[int]]]:
+    """A few prompts ahead, in order; a retry of the same prompt is not asked for again."""
+    waiting: deque[tuple[Record, Prompt, asyncio.Task[list[int] | None]]] = deque()
+    latest: dict[str, tuple[Prompt, asyncio.Task[list[int] | None]]] = {}
+    exhausted = False
+    try:
+        while True:
+            while not exhausted and len(waiting) < LOOKAHEAD:
+                pair = next(sent_prompts, None)
+                if pair is None:
+                    exhausted = True
+                    break
+                record, prompt = pair
+                known = latest.get(record.session_id)
+                if known is None or known[0] is not prompt:
+                    task = asyncio.create_task(tokenize(prompt.messages, prompt.tools, prompt.model))
+                    known = latest[record.session_id] = (prompt, task)
+                waiting.append((record, prompt, known[1]))
+            if not waiting:
+                return
+            record, prompt, task = waiting.popleft()
+            ids = await task
+            if ids is None:
+                return
+            yield record, prompt, array("I", ids)
+    finally:
+        for _, _, task in waiting:
+            task.cancel()

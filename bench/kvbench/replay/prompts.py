@@ -1,0 +1,120 @@
+"""What a turn of a replayed session sends: its context, with the salt and the history that were asked for."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kvbench.errors import RefusedError
+from kvbench.model import Message, Record, SharedPrompt, Turn
+from kvbench.replay.settings import RunSettings
+from kvbench.traces.context import ContextBuilder
+
+ANY_BYTES = 1 << 40
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One turn's prompt. `salt` separates cache namespaces; where the endpoint has no field for it, it already stands
+    in the first message. resent_bytes bounds the tokens of the session's previous output that the prompt repeats."""
+
+    messages: list[Message]
+    tools: tuple[dict[str, Any], ...]
+    model: str | None
+    salt: str | None
+    resent_bytes: int = 0
+
+
+def instance_id(session_id: str, cycle: int) -> str:
+    """The id of a session used again (--duration) differs by cycle; the first use keeps the trace's id."""
+    return session_id if cycle == 0 else f"{session_id}~{cycle}"
+
+
+def salt_for(settings: RunSettings, run_id: str, root_id: str, cycle: int) -> str | None:
+    """`run`: one salt for all trees, so that what sessions share stays shared; a tree used again gets that of its
+    cycle, so that it does not hit its own earlier use. `tree`: one a root tree and use. `none`: no salt."""
+    if settings.salt == "none":
+        return None
+    scope = f"{run_id}/{cycle}" if settings.salt == "run" else f"{run_id}/{cycle}/{root_id}"
+    return hashlib.sha256(scope.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+
+
+class SessionPrompts:
+    """The prompts of one session; feed it the session's turns in order, each with the final record of the one before.
+
+    Live history (`live`): the text just received replaces the recorded answer.
+    """
+
+    def __init__(
+        self,
+        prefixes: Mapping[str, SharedPrompt],
+        *,
+        salt: str | None,
+        salt_in_text: bool,
+        live: bool,
+    ) -> None:
+        self._context = ContextBuilder(prefixes)
+        self._salt = salt
+        self._salt_in_text = salt_in_text and salt is not None
+        self._live = live
+        self._previous_length = 0
+
+    def next(self, turn: Turn, last: Record | None) -> Prompt:
+        if self._live and last is not None:
+            self._context.replace_last_assistant(last.output_text or "")
+        context = self._context.next(turn)
+        messages = context.messages
+        if messages is None:
+            raise RefusedError(
+                f"line {turn.line}: session {turn.session_id!r}, turn {turn.turn} has no text, only hash ids, and this "
+                "version cannot make prompts from them",
+                hint="replay a trace whose turns have messages",
+            )
+        resent = 0
+        if last is not None and self._previous_length < len(messages):
+            resent = resent_bytes(last, messages[self._previous_length])
+        self._previous_length = len(messages)
+        if self._salt_in_text and messages:
+            messages[0] = _salted(messages[0], f"[{self._salt}] ")
+        return Prompt(messages=messages, tools=context.tools, model=context.model, salt=self._salt, resent_bytes=resent)
+
+
+def resent_bytes(last: Record, message: Message) -> int:
+    """An upper bound on the generated tokens that `message`, sent right after the previous prompt, repeats.
+
+    A repeated token stands for at least one byte of text, so the bytes that both texts begin with bound it. Tool
+    calls are rendered by a template that is not known here: where both have some, there is no bound.
+    """
+    if message.get("role") != "assistant":
+        return 0
+    if last.tool_calls and message.get("tool_calls"):
+        return ANY_BYTES
+    texts = [_text(message.get("content"))]
+    texts.extend(str(message[key]) for key in ("reasoning", "reasoning_content") if message.get(key))
+    received = [text for text in (last.output_text, last.reasoning_text) if text]
+    if len(texts) > 1 and last.reasoning_text:
+        return ANY_BYTES
+    return max((_common_bytes(a, b) for a in texts for b in received), default=0)
+
+
+def _common_bytes(a: str, b: str) -> int:
+    left, right = a.encode("utf-8", "backslashreplace"), b.encode("utf-8", "backslashreplace")
+    for i, (x, y) in enumerate(zip(left, right, strict=False)):
+        if x != y:
+            return i
+    return min(len(left), len(right))
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):
+        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""
+
+
+def _salted(message: Message, salt: str) -> Message:
+    content = message.get("content")
+    if isinstance(content, list):
+        return {**message, "content": [{"type": "text", "text": salt}, *content]}
+    return {**message, "content": salt + (content or "")}
