@@ -9,6 +9,8 @@ from kvbench.model import Message, SharedPrompt, TraceHeader, Turn
 from kvbench.traces.problems import ProblemLog
 
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+_PLAIN_ROLES = tuple(sorted(_ROLES))
+"""A tuple: a role may be anything JSON has, hashable or not."""
 _CONTENT_FIELDS = ("messages", "append", "hash_ids")
 
 
@@ -110,6 +112,8 @@ class ToolCalls:
 
 def _check_messages(messages: Sequence[Message], field: str, line: int, log: ProblemLog) -> None:
     for index, message in enumerate(messages):
+        if message.get("role") in _PLAIN_ROLES and type(message.get("content")) is str and "tool_calls" not in message:
+            continue
         where = f"{field}[{index}]"
         role = message.get("role")
         if not isinstance(role, str) or not role:

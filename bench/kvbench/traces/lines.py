@@ -1,8 +1,8 @@
 """One line of a native trace: bytes in, typed struct out; what is wrong names the field.
 
 A line is decoded once, typed. JSON allows what a trace must not have (a key twice) and msgspec drops what a trace
-must keep (unknown fields); both show as a difference between the number of keys in the bytes and in the struct, so
-only such lines pay for a second look.
+must keep (unknown fields); both show as quotes that the bytes have and the struct, encoded again, has not, so only such
+lines pay for a second look.
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ class LineError(Exception):
         self.hint = hint
 
 
-class _HeaderLine(msgspec.Struct):
+class _HeaderLine(msgspec.Struct, omit_defaults=True):
     kvbench_trace: int
     name: str | None = None
     block_size: _Tokens | None = None
     source: str | None = None
 
 
-class _PrefixLine(msgspec.Struct):
+class _PrefixLine(msgspec.Struct, omit_defaults=True):
     prefix: _Id
     messages: tuple[Message, ...] | None = None
     tools: tuple[_Object, ...] | None = None
 
 
-class _ParentLine(msgspec.Struct):
+class _ParentLine(msgspec.Struct, omit_defaults=True):
     session_id: _Id
     turn: _TurnNumber
 
 
-class _RecordedLine(msgspec.Struct):
+class _RecordedLine(msgspec.Struct, omit_defaults=True):
     ttft_s: _Time | None = None
     e2e_s: _Time | None = None
     cached_tokens: _Count | None = None
     usage: _Object | None = None
 
 
-class _TurnLine(msgspec.Struct):
+class _TurnLine(msgspec.Struct, omit_defaults=True):
     session_id: _Id | None = None
     turn: _TurnNumber | None = None
     parent: _ParentLine | None = None
@@ -92,11 +92,11 @@ _decode_header = msgspec.json.Decoder(_HeaderLine).decode
 _decode_prefix = msgspec.json.Decoder(_PrefixLine).decode
 _decode_turn = msgspec.json.Decoder(_TurnLine).decode
 _decode_any = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
 
 _WHERE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<field>.*)`)?$", re.DOTALL)
-_CONTAINERS = (dict, list, tuple)
 _NOT_A_NUMBER = re.compile(rb"[:\[,]\s*(-?(?:NaN|Infinity|nan|inf))\b")
-_SPACED_KEY = re.compile(rb'"[ \t\r]+:')
+_ESCAPED_QUOTE = rb"\u0022"
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
@@ -141,12 +141,7 @@ def decode_line(raw: bytes, number: int) -> Turn | SharedPrompt:
     if line.turn is None:
         raise LineError("missing; every turn is numbered, from 0 in each session", field="turn")
     parent, recorded = line.parent, line.recorded
-    keys = _present(line) + _nested_keys((line.messages, line.append, line.tools))
-    if parent is not None:
-        keys += 2
-    if recorded is not None:
-        keys += _present(recorded) + _nested_keys((recorded.usage,))
-    extra = {} if keys == _key_count(raw) else _extra(raw, line)
+    extra = {} if _quotes_agree(raw, line) else _extra(raw, line)
     return Turn(
         session_id=line.session_id,
         turn=line.turn,
@@ -262,7 +257,7 @@ def _json_type(value: object) -> str:
 def _extra(raw: bytes, line: msgspec.Struct) -> _Object:
     """Fields of the line that its struct does not know; raises LineError for a key given twice."""
     obj = _object(raw)
-    if _key_count(raw) != _nested_keys((obj,)):
+    if not _quotes_agree(raw, obj):
         _refuse_duplicates(raw)
     known = line.__struct_fields__
     extra = {key: value for key, value in obj.items() if key not in known}
@@ -287,25 +282,11 @@ def _refuse_duplicates(raw: bytes) -> None:
         raise _line_error(raw, error) from None
 
 
-def _key_count(raw: bytes) -> int:
-    """Keys in the bytes. In valid JSON an unescaped quote followed by a colon ends a key, and nothing else does."""
-    if b'\\\\":' in raw or b"\t:" in raw or b"\r:" in raw or (b" :" in raw and _SPACED_KEY.search(raw)):
-        return -1
-    return raw.count(b'":') - raw.count(b'\\":')
+def _quotes(obj: object) -> int:
+    """Quotes in `obj` as JSON: two a string and one for each quote in it, which is escaped as \\"."""
+    return _encode(obj).count(b'"')
 
 
-def _present(line: msgspec.Struct) -> int:
-    return sum(value is not None for value in msgspec.structs.astuple(line))
-
-
-def _nested_keys(roots: tuple[Any, ...]) -> int:
-    """Keys of all objects in and below `roots`; a loop, because the depth is the file's to choose."""
-    count, stack = 0, list(roots)
-    while stack:
-        value = stack.pop()
-        if type(value) is dict:
-            count += len(value)
-            stack.extend(item for item in value.values() if type(item) in _CONTAINERS)
-        elif type(value) in _CONTAINERS:
-            stack.extend(item for item in value if type(item) in _CONTAINERS)
-    return count
+def _quotes_agree(raw: bytes, obj: object) -> bool:
+    """Whether everything in `raw` is in `obj`: a field more, or a key twice, is at least two quotes more."""
+    return raw.count(b'"') == _quotes(obj) and _ESCAPED_QUOTE not in raw
