@@ -249,6 +249,8 @@ class OwnError(msgspec.Struct, frozen=True, kw_only=True):
     streams_without_stamps: int = 0
     clock_step_s: float | None = None
     """Largest change of realtime against monotonic seen in the run: it shifts kernel stamps."""
+    suspended_s: float | None = None
+    """How long the machine slept during the run."""
     gc_collections: int | None = None
     gc_pause_max_s: float | None = None
     gc_mode: str | None = None
@@ -317,6 +319,24 @@ class ExpectedHits(msgspec.Struct, frozen=True, kw_only=True):
     """Turns whose interval is a point and whose report equals it."""
 
 
+class ServerFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server's own metrics say of the run: the change from the first scrape to the last, all its clients."""
+
+    requests: int | None = None
+    ttft_mean_s: float | None = None
+    ttft_p50_s: float | None = None
+    """No finer than the histogram's buckets."""
+    itl_mean_s: float | None = None
+    queue_mean_s: float | None = None
+    prefix_hit_tokens: int | None = None
+    prefix_query_tokens: int | None = None
+    preemptions: int | None = None
+    running_max: int | None = None
+    """Over the scrapes; `waiting_max` and `kv_usage_max` (0..1) likewise."""
+    waiting_max: int | None = None
+    kv_usage_max: float | None = None
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """All figures of one run; the measure phase only. Rates are per second of the measured window."""
 
@@ -361,6 +381,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     own_error: OwnError | None
     trust: Trust
     warnings: tuple[Warning, ...]
+    warmup_turns: int = 0
+    server_metrics: ServerFigures | None = None
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -68,6 +68,8 @@ def test_stamps_of_both_kinds_are_called_mixed() -> None:
         (OwnError(streams=3), None, "nothing bounds"),
         (OwnError(clock_step_s=-0.2), 0.1, "-200.0 ms"),
         (OwnError(clock_step_s=0.004), 0.1, None),
+        (OwnError(suspended_s=0.0), 0.1, None),
+        (OwnError(suspended_s=60.0), 0.1, "slept for 60.0 s"),
     ],
 )
 def test_judged_by_the_stated_limits(error: OwnError, ttft_p50_s: float | None, word: str | None) -> None:

@@ -34,6 +34,7 @@ def own_error(
     *,
     loop_lags_ns: Sequence[int] = (),
     clock_step_s: float | None = None,
+    suspended_s: float | None = None,
     gc_collections: int | None = None,
     gc_pause_max_s: float | None = None,
     gc_mode: str | None = None,
@@ -77,6 +78,7 @@ def own_error(
         streams=streams,
         streams_without_stamps=without,
         clock_step_s=clock_step_s,
+        suspended_s=suspended_s,
         gc_collections=gc_collections,
         gc_pause_max_s=gc_pause_max_s,
         gc_mode=gc_mode,
@@ -96,8 +98,8 @@ def judge(error: OwnError, *, ttft_p50_s: float | None) -> Trust:
     """Whether the own error leaves the figures usable. Each reason names figure, limit and what to do.
 
     Degraded when the p99 of the arrivals' bound is above max(5 ms, 5% of the median TTFT), when the send lag's p99 is
-    above 500 ms, when more than 1% of the streams lack stamps, or when the wall clock, which kernel stamps are read
-    from, was set by more than the same limit as the bound.
+    above 500 ms, when more than 1% of the streams lack stamps, when the wall clock, which kernel stamps are read from,
+    was set by more than the bound's limit, or when the machine slept for longer than the send lag's.
     """
     reasons: list[str] = []
     limit = max(STAMP_BOUND_LIMIT_S, STAMP_BOUND_LIMIT_OF_TTFT * (ttft_p50_s or 0.0))
@@ -125,6 +127,11 @@ def judge(error: OwnError, *, ttft_p50_s: float | None) -> Trust:
         reasons.append(
             f"the wall clock was set by {error.clock_step_s * 1e3:+.1f} ms during the run and shifts kernel stamps "
             f"(limit {limit * 1e3:.1f} ms): run again with time synchronisation settled"
+        )
+    if error.suspended_s is not None and error.suspended_s > SEND_LAG_LIMIT_S:
+        reasons.append(
+            f"the machine slept for {error.suspended_s:.1f} s during the run, and what was in flight waited with it: "
+            "run again on a machine kept awake"
         )
     return Trust(verdict="degraded" if reasons else "ok", reasons=tuple(reasons))
 

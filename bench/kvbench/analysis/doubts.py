@@ -1,0 +1,151 @@
+"""What a reader of a run's figures should know before using them: warnings as data, each with its advice."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from kvbench.analysis.measured import Measured
+from kvbench.model import ExpectedHits, OwnError, Quantiles, RequestCounts, Warning
+from kvbench.runs.own_error import SEND_LAG_LIMIT_S
+from kvbench.runs.reader import Run
+
+FAILED_TURNS_LIMIT = 0.01
+OUTPUT_LENGTH_TOLERANCE = 0.05
+COALESCED_LIMIT = 0.5
+
+
+def doubts(
+    run: Run,
+    ran: Measured,
+    *,
+    counts: RequestCounts,
+    expected: ExpectedHits | None,
+    queue_delay_s: Quantiles,
+    own_error: OwnError,
+) -> list[Warning]:
+    found = [
+        _incomplete(run),
+        _failed(counts),
+        _usage_missing(ran),
+        _usage_problem(run),
+        _unexpected_hits(expected),
+        _output_length(ran.ok),
+        _no_first_token(ran.ok),
+        _coalesced(ran.ok),
+        _coarse_clock(own_error),
+        _held_back(queue_delay_s, own_error),
+    ]
+    return [warning for warning in found if warning is not None]
+
+
+def _incomplete(run: Run) -> Warning | None:
+    if run.info.status == "done":
+        return None
+    why = f": {run.info.failure}" if run.info.failure else ""
+    return Warning(
+        code="incomplete",
+        message=f"the run is not complete (status {run.info.status}){why}",
+        advice="its figures cover what was done before it stopped; run again before comparing them with others",
+    )
+
+
+def _failed(counts: RequestCounts) -> Warning | None:
+    if counts.failed <= FAILED_TURNS_LIMIT * counts.turns:
+        return None
+    return Warning(
+        code="failed_turns",
+        message=f"{counts.failed} of {counts.turns} turns failed (limit 1%)",
+        advice="latencies are of the turns that succeeded, so they flatter the endpoint; mend the failures first",
+    )
+
+
+def _usage_missing(ran: Measured) -> Warning | None:
+    silent = int((ran.ok["input_tokens"].isna() | ran.ok["cached_tokens"].isna()).sum())
+    if not silent:
+        return None
+    return Warning(
+        code="cached_not_reported",
+        message=f"{silent} of {len(ran.ok)} turns do not report input and cached tokens: the hit rate leaves them out",
+        advice="vLLM reports them with --enable-prompt-tokens-details; with another server, see its usage settings",
+    )
+
+
+def _usage_problem(run: Run) -> Warning | None:
+    problems = [r.usage.problem for r in run.records if r.usage.problem is not None and r.phase == "measure"]
+    if not problems:
+        return None
+    return Warning(
+        code="usage_not_believed",
+        message=f"{len(problems)} usage reports were not believed, the first: {problems[0]}",
+        advice="their counts are left out; the raw objects are in records.jsonl (usage_raw)",
+    )
+
+
+def _unexpected_hits(expected: ExpectedHits | None) -> Warning | None:
+    if expected is None or not expected.below + expected.above:
+        return None
+    return Warning(
+        code="hits_unexpected",
+        message=f"cached tokens outside what the rule '{expected.rule}' allows on {expected.below + expected.above} of "
+        f"{expected.turns} turns: {expected.below} below, {expected.above} above",
+        advice="below: evicted, or another replica answered; above: another rule, or a cache not empty (--salt)",
+    )
+
+
+def _output_length(ok: pd.DataFrame) -> Warning | None:
+    told = ok[ok["wanted_output_tokens"].notna() & ok["output_tokens"].notna()]
+    wanted, got = int(told["wanted_output_tokens"].sum()), int(told["output_tokens"].sum())
+    if abs(got - wanted) <= OUTPUT_LENGTH_TOLERANCE * wanted:
+        return None
+    return Warning(
+        code="output_length",
+        message=f"the trace wants {wanted:,} output tokens, the endpoint gave {got:,}",
+        advice="the load is not the trace's; only servers with ignore_eos and min_tokens (vLLM) keep to a length",
+    )
+
+
+def _no_first_token(ok: pd.DataFrame) -> Warning | None:
+    without = int(ok["ttft_s"].isna().sum())
+    if not without:
+        return None
+    return Warning(
+        code="no_first_token",
+        message=f"{without} of {len(ok)} turns were answered in one piece: they have no time to first token",
+        advice="stream the answers, and see that no proxy on the way collects them",
+    )
+
+
+def _coalesced(ok: pd.DataFrame) -> Warning | None:
+    told = ok[(ok["output_tokens"] >= 2).fillna(False).astype(bool) & ok["ttft_s"].notna()]
+    if told.empty:
+        return None
+    chunks = int(told["chunks_ns"].map(len).sum())
+    tokens = int(told["output_tokens"].sum())
+    if chunks >= COALESCED_LIMIT * tokens:
+        return None
+    return Warning(
+        code="coalesced_chunks",
+        message=f"{tokens:,} output tokens came in {chunks:,} chunks",
+        advice="gaps between chunks (ICL) are no times per token here: use TPOT; a proxy that buffers delays TTFT too",
+    )
+
+
+def _coarse_clock(own_error: OwnError) -> Warning | None:
+    if own_error.stamp not in ("loop", "mixed"):
+        return None
+    return Warning(
+        code="coarse_clock",
+        message="arrivals were dated by the event loop, not by the kernel (through a proxy, or for want of stamps)",
+        advice="measure without a proxy, on Linux, where milliseconds matter",
+    )
+
+
+def _held_back(queue_delay_s: Quantiles, own_error: OwnError) -> Warning | None:
+    late, lag = queue_delay_s.p99, own_error.send_lag_p99_s
+    if late is None or late <= SEND_LAG_LIMIT_S or (lag is not None and lag > SEND_LAG_LIMIT_S):
+        return None
+    return Warning(
+        code="held_back",
+        message=f"turns left {late:.1f} s after their schedule (p99), waiting for limits, retries or connections",
+        advice="the load was below the trace's: read TTFT from scheduled, or raise --max-in-flight and the rate limit",
+    )

@@ -1,0 +1,45 @@
+"""The runs of a directory, a row each, whatever state they are in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kvbench.analysis.measured import measured
+from kvbench.analysis.metrics import distribution, scalar
+from kvbench.errors import InputError, KvbenchError
+from kvbench.runs.reader import load_run, status_text
+from kvbench.runs.writer import RUN_FILE
+
+
+def list_runs(directory: Path) -> list[dict[str, Any]]:
+    """Rows in the order of their ids, which is that of time. `problem` says why a directory cannot be read as a run;
+    the row's figures are then None. InputError when `directory` is none.
+    """
+    if not directory.is_dir():
+        raise InputError("no such directory", path=directory, hint="kvbench runs DIR   where DIR is run's --out")
+    if (directory / RUN_FILE).is_file():
+        return [_row(directory)]
+    return [_row(path) for path in sorted(directory.iterdir()) if path.is_dir() and not path.name.startswith(".")]
+
+
+def _row(path: Path) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(
+        ("run", "status", "started_at", "trace", "endpoint", "turns", "ttft_p50_s", "hit_rate", "problem")
+    )
+    row["run"] = path.name
+    try:
+        run = load_run(path)
+    except KvbenchError as error:
+        return row | {"problem": error.message}
+    ran = measured(run)
+    info = run.info
+    return row | {
+        "status": status_text(info, path),
+        "started_at": info.started_at,
+        "trace": info.trace.get("name") or info.name,
+        "endpoint": info.endpoint.get("url"),
+        "turns": len(ran.finals),
+        "ttft_p50_s": distribution(ran, "ttft_s").p50,
+        "hit_rate": scalar(ran, "hit_rate"),
+    }

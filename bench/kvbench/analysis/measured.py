@@ -1,0 +1,124 @@
+"""What of a run counts: the measure phase, cut into the tables and the window that every figure is taken over."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from kvbench.runs.frame import records_frame
+from kvbench.runs.own_error import NS_PER_S
+from kvbench.runs.reader import Run
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Tables in `records_frame`'s columns. `attempts`: all of the measure phase. `finals`: the last attempt of each
+    turn. `ok`: the finals that succeeded. `jobs`: root_ids of the trees that ran to their end.
+
+    The window runs from the first byte sent to the last end, or to the duration that was asked for; seconds since the
+    run's start, None when nothing was sent.
+    """
+
+    attempts: pd.DataFrame
+    finals: pd.DataFrame
+    ok: pd.DataFrame
+    jobs: frozenset[str]
+    window: tuple[float, float] | None
+
+    @property
+    def window_s(self) -> float | None:
+        return None if self.window is None else self.window[1] - self.window[0]
+
+
+def measured(run: Run) -> Measured:
+    frame = records_frame(run)
+    attempts = frame[frame["phase"] == "measure"]
+    finals = attempts[attempts["final"]]
+    return Measured(
+        attempts=attempts,
+        finals=finals,
+        ok=finals[finals["ok"]],
+        jobs=_complete_trees(run, frame),
+        window=_window(attempts, run.info.settings.get("duration_s")),
+    )
+
+
+def _window(attempts: pd.DataFrame, duration_s: float | None) -> tuple[float, float] | None:
+    start, end = attempts["upload_start_at_s"].min(), attempts["end_at_s"].max()
+    if duration_s is not None:
+        # What drains after the duration is load that dies away: counting it would understate the rates.
+        end = min(end, duration_s)
+    return (float(start), float(end)) if end > start else None
+
+
+def _complete_trees(run: Run, frame: pd.DataFrame) -> frozenset[str]:
+    """Trees measured from their first turn to their last, every turn ok.
+
+    Whether a tree came to its end is known from events of kind tree_ended; without any, from the run's own end.
+    """
+    ended = {
+        str(event.get("root_id")): bool(event.get("complete")) for event in run.events if event["kind"] == "tree_ended"
+    }
+    if not ended and (run.info.status != "done" or run.info.settings.get("duration_s") is not None):
+        return frozenset()
+    finals = frame[frame["final"]]
+    good = (finals["ok"] & (finals["phase"] == "measure")).groupby(finals["root_id"]).all()
+    return frozenset(str(root) for root, whole in good.items() if whole and ended.get(str(root), not ended))
+
+
+def credited_output_tokens(ran: Measured) -> float | None:
+    """Output tokens that arrived inside the window: those of a response are spread evenly over its chunks, as several
+    may come in one; without chunks (no streaming) they arrive at its end. None when no attempt reports any.
+    """
+    if ran.window is None:
+        return None
+    told = ran.attempts[ran.attempts["output_tokens"].notna()]
+    if told.empty:
+        return None
+    end_ns = ran.window[1] * NS_PER_S
+    credited = 0.0
+    for tokens, chunks, end_s in zip(told["output_tokens"], told["chunks_ns"], told["end_at_s"], strict=True):
+        if chunks:
+            credited += int(tokens) * bisect_right(chunks, end_ns) / len(chunks)
+        elif end_s <= ran.window[1]:
+            credited += int(tokens)
+    return credited
+
+
+def in_flight_quantile(ran: Measured, q: float) -> float | None:
+    """The number of requests in flight (first byte sent to end) not exceeded during the share `q` of the window."""
+    if ran.window is None:
+        return None
+    sent = ran.attempts[ran.attempts["upload_start_at_s"].notna() & ran.attempts["end_at_s"].notna()]
+    start, end = ran.window
+    moments = np.concatenate([sent["upload_start_at_s"].to_numpy(), sent["end_at_s"].to_numpy(), [end]]).clip(
+        start, end
+    )
+    change = np.concatenate([np.ones(len(sent)), -np.ones(len(sent)), [0.0]])
+    order = np.argsort(moments, kind="stable")
+    level = np.cumsum(change[order])[:-1]
+    lasted = np.diff(moments[order])
+    by_level = np.argsort(level, kind="stable")
+    share = np.cumsum(lasted[by_level]) / (end - start)
+    # The shares add up to 1 only to a rounding error.
+    at = int(np.searchsorted(share, q - 1e-12))
+    return float(level[by_level][min(at, len(level) - 1)])
+
+
+def chunk_gaps_s(ran: Measured) -> pd.Series:
+    """Gaps between neighbouring chunks of each ok turn."""
+    gaps = [np.diff(np.asarray(chunks, dtype=np.int64)) for chunks in ran.ok["chunks_ns"] if len(chunks) > 1]
+    return pd.Series(np.concatenate(gaps) / NS_PER_S if gaps else [], dtype="float64")
+
+
+def job_latencies_s(ran: Measured) -> pd.Series:
+    """For each tree that ran to its end, all turns ok: the scheduled start of its first turn to the last chunk of its
+    root session. Indexed by root_id.
+    """
+    jobs = ran.ok[ran.ok["root_id"].isin(list(ran.jobs))]
+    start = jobs.groupby("root_id")["scheduled_at_s"].min()
+    end = jobs[jobs["session_id"] == jobs["root_id"]].groupby("root_id")["last_token_at_s"].max()
+    return (end - start).dropna()

@@ -1,0 +1,28 @@
+"""The one JSON object that `--json` prints; scripts rely on its names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvbench.model import Summary
+
+
+def summary_json(summary: Summary, run_dir: Path) -> dict[str, Any]:
+    """All fields of Summary by their own names, and:
+
+    run: the run directory. trust: "ok" or "degraded", trust_reasons beside it. expected_hit_rate: {floor, ceiling}
+    and the counts of turns behind them, null without an expectation. Null means not reported, never 0.
+    """
+    plain: dict[str, Any] = msgspec.to_builtins(summary)
+    trust = plain.pop("trust")
+    expected = plain.pop("expected")
+    return {
+        "run": str(run_dir),
+        "trust": trust["verdict"],
+        "trust_reasons": trust["reasons"],
+        **plain,
+        "expected_hit_rate": expected,
+    }
