@@ -18,6 +18,10 @@ demo: $(VENV)/.ready   ## replay the bundled agent trace against the built-in si
 test: $(VENV)/.ready   ## unit and integration tests, loopback only
 	$(BIN)/python -m pytest -q
 
+test-real: $(VENV)/.ready   ## the same package against real servers, each in an environment of its own outside the project
+	$(BIN)/python tests/real/servers/install.py
+	$(BIN)/python -m pytest -q -m real tests/real
+
 check: $(VENV)/.ready   ## format, lint, types, import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
