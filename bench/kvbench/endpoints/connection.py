@@ -135,6 +135,7 @@ class Connection:
 
     def _send(self) -> None:
         while self._unsent:
+            before_ns = self._now_ns()
             try:
                 count = self._sock.send(self._unsent)
             except (BlockingIOError, InterruptedError):
@@ -145,10 +146,10 @@ class Connection:
                 self._loop.remove_writer(self._fd)
                 return
             self._unsent = self._unsent[count:]
+            if not self._unsent and self._exchange is not None and self._exchange.timing.sent_ns is None:
+                # Before the call, not after it: a server woken by the bytes may take this core before send() returns.
+                self._exchange.timing.sent_ns = before_ns
         self._loop.remove_writer(self._fd)
-        exchange = self._exchange
-        if exchange is not None and exchange.timing.sent_ns is None:
-            exchange.timing.sent_ns = self._now_ns()
 
     def _on_writable(self) -> None:
         self._last_progress = self._loop.time()
@@ -188,16 +189,15 @@ class Connection:
                 self._on_tls_error(error)
                 return
             self._send_tls()
-            if not data:
-                if self._tls.closed_by_peer:
-                    self._on_eof()
-                return
         exchange = self._exchange
-        if exchange is None:
-            self._lost_while_idle()
-            return
-        self._last_progress = self._loop.time()
-        exchange.feed(data, stamp_ns, floor_ns, read_ns, ends_read, stamped)
+        if data:
+            if exchange is None:
+                self._lost_while_idle()
+                return
+            self._last_progress = self._loop.time()
+            exchange.feed(data, stamp_ns, floor_ns, read_ns, ends_read, stamped)
+        if self._tls is not None and self._tls.closed_by_peer:
+            self._on_eof()
 
     def _send_tls(self) -> None:
         assert self._tls is not None
@@ -213,6 +213,8 @@ class Connection:
             return
         self._loop.remove_reader(self._fd)
         exchange.keep_alive = False
+        if exchange.over:
+            return
         exchange.feed_eof(self._now_ns(), clean=self._tls is None or self._tls.closed_by_peer)
 
     def _on_lost(self, error: OSError) -> None:

@@ -82,7 +82,7 @@ class Timing:
         self.upload_start_ns: int | None = None
         """Just before the first byte was handed to the kernel."""
         self.sent_ns: int | None = None
-        """Just after the last byte was handed to the kernel."""
+        """Start of the send() call that handed the last byte to the kernel."""
         self.first_byte_ns: int | None = None
         self.headers_ns: int | None = None
         self.end_ns: int | None = None

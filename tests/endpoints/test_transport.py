@@ -1,0 +1,652 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from kvbench.endpoints import connection as connection_module
+from kvbench.endpoints import dial, exchange
+from kvbench.endpoints.clock import RunClock
+from kvbench.endpoints.sse import sse_events
+from kvbench.endpoints.stamped import StampedBody, Timing, TransportFault
+from kvbench.endpoints.transport import StampedTransport
+
+from .conftest import Peer, RawServer, http_chunk
+
+StartServer = Callable[..., RawServer]
+
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+def answer(body: bytes, status: bytes = b"200 OK") -> bytes:
+    return b"HTTP/1.1 %s\r\ncontent-length: %d\r\n\r\n%s" % (status, len(body), body)
+
+
+@pytest.fixture
+async def transport() -> StampedTransport:
+    return StampedTransport(RunClock.start())
+
+
+@pytest.fixture
+async def client(transport: StampedTransport):  # type: ignore[no-untyped-def]
+    async with httpx.AsyncClient(transport=transport, trust_env=False, timeout=10) as client:
+        yield client
+
+
+class Answer:
+    """What one exchange gave; `fault` instead of an exception."""
+
+    def __init__(self) -> None:
+        self.sink = StampedBody()
+        self.status: int | None = None
+        self.timing: Timing | None = None
+        self.fault: TransportFault | None = None
+
+    @property
+    def times(self) -> Timing:
+        assert self.timing is not None
+        return self.timing
+
+
+async def post(
+    client: httpx.AsyncClient, url: str, body: bytes = b"{}", total_s: float | None = None, **timeouts: float
+) -> Answer:
+    result = Answer()
+    request = client.build_request(
+        "POST",
+        url,
+        content=body,
+        extensions={
+            "kvbench.sink": result.sink,
+            "kvbench.total_s": total_s,
+            "timeout": {"connect": 10.0, "read": 10.0, **timeouts},
+        },
+    )
+    try:
+        response = await client.send(request, stream=True)
+        result.status = response.status_code
+        result.timing = response.extensions["kvbench.timing"]
+        try:
+            await response.aread()
+        finally:
+            await response.aclose()
+    except TransportFault as fault:
+        result.fault = fault
+        result.timing = fault.timing
+    return result
+
+
+# --------------------------------------------------------------------------------------------------- good answers
+
+
+async def test_stream_arrives_whole_in_order_and_with_times_in_order(
+    client: httpx.AsyncClient, raw_server: StartServer
+) -> None:
+    seen: list[tuple[bytes, bytes]] = []
+
+    def handler(peer: Peer) -> None:
+        seen.append(peer.request())
+        peer.send(STREAM_HEAD)
+        time.sleep(0.01)
+        for i in range(5):
+            peer.chunk(b"data: %d\n\n" % i)
+            time.sleep(0.005)
+        peer.send(LAST_CHUNK)
+        peer.request()
+
+    server = raw_server(handler)
+    got = await post(client, server.url + "/v1/x?y=1", b'{"a": 1}')
+    head, body = seen[0]
+    assert head.startswith(b"POST /v1/x?y=1 HTTP/1.1\r\n")
+    assert b"content-length: 8" in head.lower()
+    assert body == b'{"a": 1}'
+    assert got.sink.content() == b"data: 0\n\ndata: 1\n\ndata: 2\n\ndata: 3\n\ndata: 4\n\n"
+    times = got.times
+    order = [times.upload_start_ns, times.sent_ns, times.first_byte_ns, times.headers_ns]
+    order += [read.stamp_ns for read in got.sink.reads] + [times.end_ns]
+    assert None not in order
+    assert order == sorted(order)  # type: ignore[type-var]
+    assert times.connect_ns is not None
+    for read in got.sink.reads:
+        assert read.floor_ns <= read.stamp_ns <= read.read_ns
+
+
+async def test_arrival_lies_between_the_servers_write_and_the_clients_read(
+    client: httpx.AsyncClient, transport: StampedTransport, raw_server: StartServer
+) -> None:
+    writes: list[tuple[int, int]] = []
+
+    def handler(peer: Peer) -> None:
+        peer.request()
+        peer.send(STREAM_HEAD)
+        for i in range(20):
+            time.sleep(0.003)
+            before = time.monotonic_ns()
+            peer.chunk(b"data: %d\n\n" % i)
+            writes.append((before, time.monotonic_ns()))
+        peer.send(LAST_CHUNK)
+        peer.request()
+
+    got = await post(client, raw_server(handler).url)
+    clock = transport._clock
+    events = list(sse_events(got.sink, got.times.uncertainty_ns))
+    assert len(events) == 20
+    for event, (before, after) in zip(events, writes, strict=True):
+        arrived_after, arrived_before = clock.from_monotonic(before), clock.from_monotonic(after)
+        # what the stamp claims: the event arrived in [stamp - bound, stamp]
+        assert event.stamp_ns >= arrived_after - got.times.uncertainty_ns
+        assert event.stamp_ns - event.bound_ns <= arrived_before
+        assert event.stamp_ns <= event.read_ns + got.times.uncertainty_ns
+
+
+async def test_kernel_stamp_is_not_moved_by_a_client_that_sleeps(
+    client: httpx.AsyncClient, transport: StampedTransport, raw_server: StartServer
+) -> None:
+    if not transport.stamping:
+        pytest.skip("no kernel stamps on this platform")
+    written = threading.Event()
+    writes: list[int] = []
+
+    def handler(peer: Peer) -> None:
+        peer.request()
+        peer.send(STREAM_HEAD)
+        time.sleep(0.05)
+        peer.chunk(b"data: x\n\n")
+        writes.append(time.monotonic_ns())
+        written.set()
+        peer.request()
+
+    server = raw_server(handler)
+    task = asyncio.create_task(post(client, server.url, read=0.5))
+    while not written.is_set():
+        await asyncio.sleep(0.001)
+        time.sleep(0.1)  # noqa: ASYNC251 the loop is deaf for 100 ms, in which the chunk arrives
+    got = await task
+    (event,) = sse_events(got.sink)
+    assert event.bound_ns == 0
+    assert event.stamp_ns <= transport._clock.from_monotonic(writes[0])
+    assert event.read_ns >= event.stamp_ns
+
+
+async def test_events_merged_by_a_late_client_are_bounded(
+    client: httpx.AsyncClient, transport: StampedTransport, raw_server: StartServer
+) -> None:
+    writes: list[int] = []
+    asleep, written = threading.Event(), threading.Event()
+
+    def handler(peer: Peer) -> None:
+        peer.request()
+        peer.send(STREAM_HEAD)
+        asleep.wait(5)
+        for i in range(3):
+            writes.append(time.monotonic_ns())
+            peer.chunk(b"data: %d\n\n" % i)
+            time.sleep(0.01)
+        peer.send(LAST_CHUNK)
+        written.set()
+        peer.request()
+
+    server = raw_server(handler)
+    task = asyncio.create_task(post(client, server.url))
+    await asyncio.sleep(0.05)
+    asleep.set()
+    written.wait(5)  # blocks the loop while all three arrive
+    got = await task
+    events = list(sse_events(got.sink, got.times.uncertainty_ns))
+    assert len(got.sink.reads) == 1
+    for event, write in zip(events, writes, strict=True):
+        true_ns = transport._clock.from_monotonic(write)
+        assert event.stamp_ns - event.bound_ns <= true_ns <= event.stamp_ns + got.times.uncertainty_ns
+
+
+async def test_keep_alive_connection_is_used_again_and_an_idle_close_is_noticed(
+    client: httpx.AsyncClient, raw_server: StartServer
+) -> None:
+    def handler(peer: Peer) -> None:
+        for _ in range(3):
+            peer.request()
+            peer.send(answer(b"ok"))
+
+    server = raw_server(handler)
+    connects = []
+    for _ in range(4):
+        got = await post(client, server.url)
+        assert got.sink.content() == b"ok"
+        connects.append(got.times.connect_ns is None)
+        await asyncio.sleep(0.05)
+    assert connects == [False, True, True, False]
+    assert server.connections == 2
+    assert not got.times.retried_stale
+
+
+@pytest.mark.parametrize("ending", ["content-length", "chunked", "close"])
+async def test_each_way_to_end_a_body(client: httpx.AsyncClient, raw_server: StartServer, ending: str) -> None:
+    body = bytes(range(256)) * 8192  # 2 MB
+
+    def handler(peer: Peer) -> None:
+        peer.request()
+        if ending == "content-length":
+            peer.send(answer(body))
+        elif ending == "chunked":
+            peer.send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+            for i in range(0, len(body), 100_000):
+                peer.chunk(body[i : i + 100_000])
+            peer.send(LAST_CHUNK)
+        else:
+            peer.send(b"HTTP/1.1 200 OK\r\n\r\n" + body)
+
+    server = raw_server(handler)
+    got = await post(client, server.url)
+    assert got.fault is None
+    assert got.sink.content() == body
+    assert got.sink.reads[-1].parts_end == len(got.sink.parts)
+    assert (await client.get(server.url)).content == body
+
+
+async def test_headers_split_at_every_byte_and_interim_answers(
+    client: httpx.AsyncClient, raw_server: StartServer
+) -> None:
+    raw = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"
+    raw += b"HTTP/1.1 404 Not Found\r\nX-A: 1\r\nX-A: 2\r\ncontent-length: 2\r\n\r\nno"
+
+    def handler(peer: Peer) -> None:
+        peer.request()
+        for i in range(len(raw)):
+            peer.send(raw[i : i + 1])
+            time.sleep(0.0002)
+        peer.request()
+
+    response = await client.get(raw_server(handler).url)
+    assert response.status_code == 404
+    assert response.headers.get_list("x-a") == ["1", "2"]
+    assert "link" not in response.headers
+    assert response.text == "no"
+
+
+async def test_large_and_slow_upload_arrives_whole(client: httpx.AsyncClient, raw_server: StartServer) -> None:
+    body = bytes(range(251)) * 33_000  # 8 MB
+    got_body: list[bytes] = []
+    drained: list[int] = []
+
+    def handler(peer: Peer) -> None:
+        time.sleep(0.2)  # the socket buffers fill up meanwhile
+        got_body.append(peer.request()[1])
+        drained.append(time.monotonic_ns())
+        peer.send(answer(b"ok"))
+        peer.request()
+
+    got = await post(client, raw_server(handler).url, body)
+    assert got_body[0] == body
+    assert got.sink.content() == b"ok"
+    times = got.times
+    assert times.sent_ns is not None
+    assert times.upload_start_ns is not None
+    assert times.sent_ns - times.upload_start_ns > 50_000_000  # it had to wait for the server to read
+
+
+async def test_200_streams_at_once_do_not_wait_for_a_pool(client: httpx.AsyncClient, raw_server: StartServer) -> None:
+    everybody_in = threading.Barrier(200, timeout=20)
+
+    def handler(peer: Peer) -> None:
+        peer.request()
+        everybody_in.wait()  # passes only if all requests are in flight together
+        peer.send(answer(b"ok"))
+
+    server = raw_server(handler)
+    results = await asyncio.gather(*[post(client, server.url, read=30.0) for _ in range(200)])
+    assert [r.sink.content() for r in results] == [b"ok"] * 200
+
+
+async def test_plain_streaming_yields_pieces_as_they_come(client: httpx.AsyncClient, raw_server: StartServer) -> None:
+    go_on = threading.Event()
+
+    def handler(peer: Peer) -> None:
+        peer.request()
+        peer.send(STREAM_HEAD + http_chunk(b"one"))
+        go_on.wait(5)
+        peer.send(http_chunk(b"two") + LAST_CHUNK)
+        peer.request()
+
+    async with client.stream("GET", raw_server(handler).url) as response:
+        pieces = response.aiter_raw()
+        assert await anext(pieces) == b"one"
+        go_on.set()
+        assert await anext(pieces) == b"two"
+        assert [piece async for piece in pieces] == []
+
+
+# --------------------------------------------------------------------------------------------------------- faults
+
+
+async def test_refused(client: httpx.AsyncClient) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        got = await post(client, f"http://127.0.0.1:{port}/")
+    assert got.fault is not None
+    assert (got.fault.kind, got.timing) == ("refused", None)
+    assert f"127.0.0.1:{port}" in str(got.fault)
+
+
+async def test_name_that_does_not_resolve(client: httpx.AsyncClient) -> None:
+    got = await post(client, "http://no-such-host.invalid/")
+    assert got.fault is not None
+    assert got.fault.kind == "dns"
+    assert "no-such-host.invalid" in str(got.fault)
+
+
+async def test_next_address_is_tried_when_the_first_refuses(
+    client: httpx.AsyncClient, raw_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = raw_server(lambda peer: (peer.request(), peer.send(answer(b"ok"))))
+
+    async def addresses(self: object, host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
+        return [(socket.AF_INET6, ("::1", server.port)), (socket.AF_INET, ("127.0.0.1", server.port))]  # type: ignore[list-item]
+
+    monkeypatch.setattr(dial.Dialer, "_addresses", addresses)
+    assert (await client.get(server.url)).text == "ok"
+
+
+async def test_connect_timeout(client: httpx.AsyncClient) -> None:
+    with contextlib.ExitStack() as stack:
+        # A listener with a full backlog drops further SYNs, so that the next connect hangs.
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                filler.connect(listener.getsockname())
+        await asyncio.sleep(0.05)
+        got = await post(client, f"http://127.0.0.1:{listener.getsockname()[1]}/", connect=0.2)
+    assert got.fault is not None
+    assert got.fault.kind == "connect_timeout"
+
+
+@pytest.mark.parametrize("before", [b"", STREAM_HEAD, STREAM_HEAD + http_chunk(b"data: a\n\n")])
+async def test_stall_ends_by_the_idle_timeout_and_keeps_what_came(
+    client: httpx.AsyncClient, raw_server: StartServer, before: bytes
+) -> None:
+    def handler(peer: Peer) -> None:
+        peer.request()
+        peer.send(before)
+        peer.request()  # until the client gives up
+
+    got = await post(client, raw_server(handler).url, read=0.1)
+    assert got.fault is not None
+    assert got.fault.kind == "idle_timeout"
+    assert got.sink.content() == (b"data: a\n\n" if before.endswith(b"\n\n\r\n") else b"")
+    times = got.times
+    assert times.end_ns is not None
+    assert times.sent_ns is not None
+    assert times.end_ns - (times.first_byte_ns or times.sent_ns) >= 90_000_000
+
+
+async def test_each_byte_renews_the_idle_timeout_but_not_the_total(
+    client: httpx.AsyncClient, raw_server: StartServer
+) -> None:
+    def handler(peer: Peer) -> None:
+        peer.request()
+        peer.send(STREAM_HEAD)
+        for i in range(60):
+            peer.chunk(b"data: %d\n\n" % i)
+            time.sleep(0.02)
+
+    got = await post(client, raw_server(handler).url, read=0.5, total_s=0.7)
+    assert got.fault is not None
+    assert got.fault.kind == "total_timeout"
+    assert len(got.sink.parts) > 5
+
+
+async def test_upload_that_the_server_does_not_take_ends_by_the_idle_timeout(
+    client: httpx.AsyncClient, raw_server: StartServer
+) -> None:
+    release = threading.Event()
+    server = raw_server(lambda peer: release.wait(10))
+    got = await post(client, server.url, b"x" * 32_000_000, read=0.2)
+    release.set()
+    assert got.fault is not None
+    assert got.fault.kind == "idle_timeout"
+    assert got.times.sent_ns is None
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        (b"HTTP/1.1 200 OK\r\nconte", b""),
+        (STREAM_HEAD + http_chunk(b"data: a\n\n"), b"data: a\n\n"),
+        (STREAM_HEAD + b"ff\r\ndata: a\n\n", b"data: a\n\n"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\ndata", b"data"),
+    ],
+)
+async def test_fin_before_the_end_is_truncated_and_keeps_what_came(
+    client: httpx.AsyncClient, raw_server: StartServer, sent: bytes, kept: bytes
+) -> None:
+    def handler(peer: Peer) -> None:
+        peer.request()
+        peer.send(sent)
+
+    server = raw_server(handler)
+    got = await post(client, server.url)
+    assert got.fault is not None
+    assert got.fault.kind == "truncated"
+    assert got.sink.content() == kept
+    assert server.connections == 1
+
+
+async def test_close_before_the_answer_is_not_retried_on_a_fresh_connection(
+    client: httpx.AsyncClient, raw_server: StartServer
+) -> None:
+    server = raw_server(lambda peer: peer.request())
+    got = await post(client, server.url)
+    assert got.fault is not None
+    assert got.fault.kind == "truncated"
+    assert got.times.first_byte_ns is None
+    assert server.connections == 1
+
+
+async def test_rst_inside_the_stream_is_reset_and_keeps_what_came(
+    client: httpx.AsyncClient, raw_server: StartServer
+) -> None:
+    def handler(peer: Peer) -> None:
+        peer.request()
+        peer.send(STREAM_HEAD + http_chunk(b"data: a\n\n"))
+        time.sleep(0.1)
+        peer.reset()
+
+    got = await post(client, raw_server(handler).url)
+    assert got.fault is not None
+    assert got.fault.kind == "reset"
+    assert got.sink.content() == b"data: a\n\n"
+
+
+def once_then(last: Callable[[Peer], None]) -> Callable[[Peer], None]:
+    def handler(peer: Peer) -> None:
+        peer.request()
+        peer.send(answer(b"first"))
+        if peer.request()[0]:
+            last(peer)
+
+    return handler
+
+
+@pytest.mark.parametrize("last", [lambda peer: None, Peer.reset])
+async def test_stale_keep_alive_is_sent_again_once_on_a_fresh_connection(
+    client: httpx.AsyncClient, raw_server: StartServer, last: Callable[[Peer], None]
+) -> None:
+    server = raw_server(once_then(last), once_then(last))
+    assert not (await post(client, server.url)).times.retried_stale
+    second = await post(client, server.url)
+    assert second.sink.content() == b"first"
+    assert second.times.retried_stale
+    assert second.times.connect_ns is not None
+    assert server.connections == 2
+
+
+async def test_stale_retry_happens_once_only(client: httpx.AsyncClient, raw_server: StartServer) -> None:
+    server = raw_server(once_then(lambda peer: None), lambda peer: peer.request())
+    await post(client, server.url)
+    got = await post(client, server.url)
+    assert got.fault is not None
+    assert (got.fault.kind, got.times.retried_stale) == ("truncated", True)
+    assert server.connections == 2
+
+
+async def test_kept_alive_connection_that_answers_in_part_is_not_retried(
+    client: httpx.AsyncClient, raw_server: StartServer
+) -> None:
+    server = raw_server(once_then(lambda peer: peer.send(b"HTTP/1.1 200")))
+    await post(client, server.url)
+    got = await post(client, server.url)
+    assert got.fault is not None
+    assert (got.fault.kind, server.connections) == ("truncated", 1)
+
+
+@pytest.mark.parametrize(
+    ("sent", "says"),
+    [
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "SSH-2.0"),
+        (b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 3\r\n\r\nabc", "gzip"),
+        (b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n", "101"),
+        (STREAM_HEAD + b"zz\r\n", "chunk"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n", "Content-Length"),
+    ],
+)
+async def test_what_is_not_http_is_a_protocol_error(
+    client: httpx.AsyncClient, raw_server: StartServer, sent: bytes, says: str
+) -> None:
+    def handler(peer: Peer) -> None:
+        peer.request()
+        peer.send(sent)
+        peer.request()
+
+    got = await post(client, raw_server(handler).url)
+    assert got.fault is not None
+    assert got.fault.kind == "protocol_error"
+    assert says.lower() in str(got.fault).lower()
+
+
+async def test_endless_headers_and_endless_body_are_oversize(
+    client: httpx.AsyncClient, raw_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "MAX_ANSWER_BYTES", 300_000)
+
+    def headers(peer: Peer) -> None:
+        peer.request()
+        peer.send(b"HTTP/1.1 200 OK\r\n")
+        while True:
+            peer.send(b"x-a: " + b"b" * 1000 + b"\r\n")
+
+    def body(peer: Peer) -> None:
+        peer.request()
+        peer.send(STREAM_HEAD)
+        while True:
+            peer.chunk(b"x" * 1000)
+
+    for handler in (headers, body):
+        got = await post(client, raw_server(handler).url)
+        assert got.fault is not None
+        assert got.fault.kind == "oversize"
+
+
+async def test_bytes_after_the_end_of_the_answer_end_the_connection(
+    client: httpx.AsyncClient, raw_server: StartServer
+) -> None:
+    def handler(peer: Peer) -> None:
+        peer.request()
+        peer.send(answer(b"ok") + answer(b"smuggled"))
+        peer.request()
+
+    server = raw_server(handler)
+    for _ in range(2):
+        got = await post(client, server.url)
+        assert (got.fault, got.sink.content()) == (None, b"ok")
+    assert server.connections == 2
+
+
+async def test_early_answer_to_an_unfinished_upload_is_given(
+    client: httpx.AsyncClient, raw_server: StartServer
+) -> None:
+    def handler(peer: Peer) -> None:
+        peer.sock.recv(1000)
+        peer.send(answer(b"too large", b"413 Content Too Large"))
+        peer.sock.recv(1 << 30, socket.MSG_WAITALL)
+
+    got = await post(client, raw_server(handler).url, b"x" * 32_000_000)
+    assert (got.status, got.sink.content(), got.times.sent_ns) == (413, b"too large", None)
+
+
+async def test_cancelling_closes_the_connection(client: httpx.AsyncClient, raw_server: StartServer) -> None:
+    closed: list[bool] = []
+    answered, ended = threading.Event(), threading.Event()
+
+    def handler(peer: Peer) -> None:
+        peer.request()
+        if server.connections == 2:
+            peer.send(STREAM_HEAD + http_chunk(b"data: a\n\n"))
+        answered.set()
+        closed.append(peer.request() == (b"", b""))
+        ended.set()
+
+    server = raw_server(handler)
+    for _ in ("before the headers", "inside the stream"):
+        answered.clear()
+        ended.clear()
+        task = asyncio.create_task(post(client, server.url))
+        assert await asyncio.to_thread(answered.wait, 5)
+        await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await asyncio.to_thread(ended.wait, 5)
+    assert closed == [True, True]
+
+
+async def test_without_kernel_stamps_the_loop_dates_arrivals_and_says_so(
+    raw_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dial, "stamp_socket", lambda sock: False)
+
+    def handler(peer: Peer) -> None:
+        peer.request()
+        peer.send(STREAM_HEAD + http_chunk(b"data: a\n\n"))
+        time.sleep(0.01)
+        peer.send(LAST_CHUNK)
+        peer.request()
+
+    async with httpx.AsyncClient(transport=StampedTransport(RunClock.start()), trust_env=False) as client:
+        got = await post(client, raw_server(handler).url)
+    assert (got.times.stamp, got.times.stamps_missing) == ("loop", 0)
+    (event,) = sse_events(got.sink)
+    assert event.stamp_ns == event.read_ns
+    (read,) = got.sink.reads
+    assert event.bound_ns == read.read_ns - read.floor_ns
+
+
+async def test_a_stamp_that_cannot_be_true_is_not_believed(
+    client: httpx.AsyncClient, transport: StampedTransport, raw_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not transport.stamping:
+        pytest.skip("no kernel stamps on this platform")
+    true_unpack = connection_module.unpack_timespec
+    monkeypatch.setattr(
+        connection_module, "unpack_timespec", lambda data: (true_unpack(data)[0] + 3600, true_unpack(data)[1])
+    )  # as if the wall clock had been set an hour ahead during the run
+
+    def handler(peer: Peer) -> None:
+        peer.request()
+        peer.send(answer(b"ok"))
+        peer.request()
+
+    got = await post(client, raw_server(handler).url)
+    assert got.times.stamps_missing == 1
+    (read,) = got.sink.reads
+    assert (read.stamp_ns, read.exact) == (read.read_ns, False)
