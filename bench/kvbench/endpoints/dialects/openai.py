@@ -140,16 +140,19 @@ class Answer:
     def tool_calls(self) -> list[dict[str, Any]] | None:
         return [self._tools[key] for key in sorted(self._tools)] or None
 
-    def read_event(self, index: int, data: bytes | str, *, is_error: bool = False) -> None:
+    def read_event(self, index: int, data: bytes, *, is_error: bool = False) -> None:
         """One stream event, the `index`-th. is_error: it was named `event: error`."""
-        if data in (b"[DONE]", "[DONE]") or data.strip() in (b"[DONE]", "[DONE]"):
+        data = data.strip()
+        if data == b"[DONE]":
             self.done = True
             return
+        if not data or data.startswith(b":"):
+            return  # a comment that a proxy has wrapped into data: it is no event
         try:
             value = msgspec.json.decode(data)
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
             if is_error:
-                self.error = self.error or str(data if isinstance(data, str) else data.decode("utf-8", "replace"))
+                self.error = self.error or data.decode("utf-8", "replace")
             elif self.invalid is None:
                 self.invalid = f"event {index + 1} is not valid JSON ({error})"
             return
