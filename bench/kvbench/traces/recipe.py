@@ -110,7 +110,7 @@ class _Root:
         start_s = 0.0 if self.number == 1 else round(step * (self.number - 1 + dice.uniform(-0.4, 0.4)), _MS)
         count = dice.integer(*shape["turns_with_fan_out" if self.fan_out else "turns"])
         human = self._human_turns(count)
-        budget = shape["output_tokens_with_fan_out" if self.fan_out else "output_tokens"]
+        budget = self._output_budget()
         added = [agent.writer.user("tasks", dice.integer(*self.recipe["lengths"]["task"]))]
         fields: dict[str, Any] = {"start_s": start_s}
         results: list[Message]
@@ -139,6 +139,14 @@ class _Root:
                 agent.context_tokens = tokens_of(len(self.recipe["prompts"][agent.prefix]["system"]))
         session = self._fitted(agent.session(), start_s, human)
         return Tree(root_id=agent.session_id, start_s=start_s, sessions=(session, *self.children))
+
+    @property
+    def _quiet(self) -> bool:
+        return self.number in self.recipe["shape"]["quiet"]
+
+    def _output_budget(self) -> int:
+        kind = "_with_fan_out" if self.fan_out else "_quiet" if self._quiet else ""
+        return int(self.recipe["shape"][f"output_tokens{kind}"])
 
     def _human_turns(self, count: int) -> set[int]:
         low, high = self.recipe["shape"]["human_turns"]
@@ -182,12 +190,12 @@ class _Root:
         return sum(turn.delay_s + token_s * (turn.output_tokens or 0) for turn in turns)
 
     def _fitted(self, session: Session, start_s: float, human: set[int]) -> Session:
-        """Shorten a person's pauses so that the session ends in time, generation included."""
+        """Shorten a person's pauses so that the session ends in time, answers included; a quiet one ends just then."""
         path = [*session.turns, *max((child.turns for child in self.children), key=self._length_s, default=())]
         waits = self._length_s(path)
         by_hand = sum(turn.delay_s for turn in session.turns if turn.turn in human)
         room = self.recipe["shape"]["ends_within_s"] - start_s - (waits - by_hand)
-        if by_hand <= room:
+        if by_hand <= room and not self._quiet:
             return session
         factor = max(room, 0.0) / by_hand
         turns = (

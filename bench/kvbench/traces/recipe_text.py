@@ -16,6 +16,7 @@ from kvbench.model import Message
 CHARS_PER_TOKEN = 4
 """The recipe's own measure of length; a tokenizer's count differs by text."""
 
+_ARTICLE = re.compile(r"\b([Aa]) (?=[aeio]|un)")
 _SLOT = re.compile(r"<([A-Za-z]\w*?)(\d?)>")
 
 
@@ -117,12 +118,14 @@ class Writer:
         def slot(match: re.Match[str]) -> str:
             name, number = match[1], match[2]
             key = (name.lower(), number)
+            base, ending = _base(key[0])
+            key = (base, number)
             if key not in drawn:
-                drawn[key] = self._draw(key[0], number)
-            word = drawn[key]
+                drawn[key] = self._draw(base, number)
+            word = _inflected(drawn[key], ending)
             return word[0].upper() + word[1:] if name[0].isupper() else word
 
-        return _SLOT.sub(slot, template)
+        return _ARTICLE.sub(r"\1n ", _SLOT.sub(slot, template))
 
     # -------------------------------------------------------------------------------------------- details
 
@@ -158,9 +161,13 @@ class Writer:
     def _sentences(self, kind: str, tokens: int) -> str:
         """Templates of `kind`, filled and joined until about `tokens` long (at least one)."""
         limit = tokens * CHARS_PER_TOKEN
-        text = self.fill(self._dice.choice(self._text[kind]))
-        while len(text) < limit - 40:
-            text += " " + self.fill(self._dice.choice(self._text[kind]))
+        unused = list(self._text[kind])
+        text = ""
+        while not text or len(text) < limit - 40:
+            template = self._dice.choice(unused)
+            unused.remove(template)
+            text += " " * bool(text) + self.fill(template)
+            unused = unused or list(self._text[kind])
         return text
 
     def _lines(self, templates: Sequence[str], tokens: int) -> str:
@@ -226,6 +233,18 @@ _TOOLS: dict[str, Callable[[Writer, int, int], tuple[dict[str, Any], str]]] = {
     "git_diff": Writer._git_diff,
     "query_logs": Writer._query_logs,
 }
+
+
+def _base(name: str) -> tuple[str, str]:
+    """The list a slot draws from, and how the word is inflected: "verbed" is ("verb", "ed")."""
+    for ending in ("ed", "ing"):
+        if name == f"verb{ending}":
+            return "verb", ending
+    return name, ""
+
+
+def _inflected(word: str, ending: str) -> str:
+    return (word.removesuffix("e") if ending else word) + ending
 
 
 def _cut(text: str, chars: int) -> str:

@@ -1,0 +1,234 @@
+"""What a trace holds, in numbers (`kvbench trace info`): one pass over its trees, one tree in memory at a time."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from kvbench.model import Message, Session, Tree
+from kvbench.traces.context import Context, ContextBuilder
+from kvbench.traces.native import TraceFile
+
+CHARS_PER_TOKEN = 4
+"""Of estimates, which are labelled as such: a tokenizer and the chat template are the endpoint's, not the trace's."""
+
+
+class Spread(msgspec.Struct, frozen=True, kw_only=True):
+    """Quantiles by linear interpolation; None where n is 0."""
+
+    n: int
+    p50: float | None = None
+    p95: float | None = None
+    max: float | None = None
+
+
+class SharedPromptUse(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    sessions: int
+    tools: int
+    tokens_estimated: int
+
+
+class TraceStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Totals of a trace. None = the trace does not say, never 0; `*_estimated` is text at 4 characters a token."""
+
+    name: str
+    sha256: str
+    size_bytes: int
+    sessions: int
+    roots: int
+    sub_agents: int
+    depth: int
+    """Levels of the deepest tree: 1 has no sub-agents."""
+    joins: int
+    """Turns that wait for other sessions."""
+    turns: int
+    input_tokens: int | None
+    """Sum over turns; None unless every turn has input_tokens."""
+    input_tokens_estimated: int | None
+    """Sum over turns, from input_tokens where given and else from the text; None where input_tokens is exact."""
+    output_tokens: int | None
+    """Sum over the turns that have it; None if none has."""
+    turns_without_output_tokens: int
+    longest_context_tokens: int | None
+    longest_context_tokens_estimated: int | None
+    pause_s: Spread
+    """Delays of all turns but the first ones of roots, in trace time."""
+    span_s: float
+    """From 0 to the last turn's start, in trace time: starts, pauses and joins, and e2e_s where it was recorded."""
+    shared_prompts: tuple[SharedPromptUse, ...]
+    models: tuple[str, ...]
+
+
+def trace_stats(trace: TraceFile) -> TraceStats:
+    totals = _Totals(trace)
+    for tree in trace.trees():
+        totals.add_tree(tree)
+    return totals.result()
+
+
+class _Totals:
+    def __init__(self, trace: TraceFile) -> None:
+        self.trace = trace
+        self.sub_agents = self.depth = self.joins = 0
+        self.known = self.estimated = self.output = self.longest = 0
+        self.exact = True
+        self.without_output = 0
+        self.pauses = array("d")
+        self.span_s = 0.0
+        self.prefix_sessions = dict.fromkeys(trace.prefixes, 0)
+        self.models: dict[str, None] = {}
+
+    def add_tree(self, tree: Tree) -> None:
+        self.sub_agents += len(tree.sessions) - 1
+        self.depth = max(self.depth, _depth(tree))
+        self.span_s = max(self.span_s, last_start_s(tree))
+        for session in tree.sessions:
+            self._add_session(session)
+
+    def _add_session(self, session: Session) -> None:
+        builder = ContextBuilder(self.trace.prefixes)
+        size = _ContextSize()
+        prefixes: set[str] = set()
+        for turn in session.turns:
+            context = builder.next(turn)
+            chars = size.of(context)
+            tokens = turn.input_tokens if turn.input_tokens is not None else -(-chars // CHARS_PER_TOKEN)
+            self.exact = self.exact and turn.input_tokens is not None
+            self.estimated += tokens
+            self.longest = max(self.longest, tokens)
+            self.output += turn.output_tokens or 0
+            self.without_output += turn.output_tokens is None
+            self.joins += bool(turn.after)
+            if turn.turn or turn.parent:
+                self.pauses.append(turn.delay_s)
+            if context.prefix is not None:
+                prefixes.add(context.prefix)
+            if context.model is not None:
+                self.models[context.model] = None
+        for name in prefixes:
+            self.prefix_sessions[name] += 1
+
+    def result(self) -> TraceStats:
+        trace = self.trace
+        return TraceStats(
+            name=trace.header.name or trace.path.stem,
+            sha256=trace.sha256,
+            size_bytes=trace.size_bytes,
+            sessions=trace.session_count,
+            roots=trace.tree_count,
+            sub_agents=self.sub_agents,
+            depth=self.depth,
+            joins=self.joins,
+            turns=trace.turn_count,
+            input_tokens=self.estimated if self.exact else None,
+            input_tokens_estimated=None if self.exact else self.estimated,
+            output_tokens=None if self.without_output == trace.turn_count else self.output,
+            turns_without_output_tokens=self.without_output,
+            longest_context_tokens=self.longest if self.exact else None,
+            longest_context_tokens_estimated=None if self.exact else self.longest,
+            pause_s=_spread(self.pauses),
+            span_s=self.span_s,
+            shared_prompts=tuple(
+                SharedPromptUse(
+                    name=name,
+                    sessions=self.prefix_sessions[name],
+                    tools=len(prompt.tools),
+                    tokens_estimated=-(-(_chars(prompt.messages) + _json_chars(prompt.tools)) // CHARS_PER_TOKEN),
+                )
+                for name, prompt in trace.prefixes.items()
+            ),
+            models=tuple(self.models),
+        )
+
+
+def last_start_s(tree: Tree) -> float:
+    """When the tree's last turn starts at the earliest, in trace time: answers take recorded e2e_s, or no time."""
+    ends: dict[tuple[str, int], float] = {}
+    at = dict.fromkeys((session.session_id for session in tree.sessions), 0)
+    length = {session.session_id: len(session.turns) for session in tree.sessions}
+    last = 0.0
+    moved = True
+    while moved:
+        moved = False
+        for session in tree.sessions:
+            name = session.session_id
+            while at[name] < length[name]:
+                turn = session.turns[at[name]]
+                waits = [(other, length[other] - 1) for other in turn.after]
+                if turn.turn:
+                    waits.append((name, turn.turn - 1))
+                elif turn.parent is not None:
+                    waits.append((turn.parent.session_id, turn.parent.turn))
+                if any(wait not in ends for wait in waits):
+                    break
+                start = max((ends[wait] for wait in waits), default=tree.start_s) + turn.delay_s
+                e2e_s = turn.recorded.e2e_s if turn.recorded is not None else None
+                ends[name, turn.turn] = start + (e2e_s or 0.0)
+                last = max(last, start)
+                at[name] += 1
+                moved = True
+    return last
+
+
+class _ContextSize:
+    """Characters of a session's context, without reading again what a turn kept."""
+
+    def __init__(self) -> None:
+        self._chars = 0
+        self._tools: tuple[dict[str, Any], ...] = ()
+        self._tools_chars = 0
+
+    def of(self, context: Context) -> int:
+        if context.messages is None:
+            return 0
+        added = _chars(context.messages[context.kept :])
+        self._chars = self._chars + added if context.kept else added
+        if context.tools is not self._tools:
+            self._tools, self._tools_chars = context.tools, _json_chars(context.tools)
+        return self._chars + self._tools_chars
+
+
+def _chars(messages: Iterable[Message]) -> int:
+    total = 0
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, str):
+            total += len(content)
+        elif isinstance(content, list):
+            total += sum(len(part["text"]) for part in content if isinstance(part.get("text"), str))
+        total += _json_chars(message.get("tool_calls") or ())
+    return total
+
+
+def _json_chars(value: Sequence[Any]) -> int:
+    return len(msgspec.json.encode(value)) if value else 0
+
+
+def _depth(tree: Tree) -> int:
+    parents = {session.session_id: session.parent.session_id for session in tree.sessions if session.parent}
+    deepest = 1
+    for name in parents:
+        depth = 1
+        while name in parents:
+            name = parents[name]
+            depth += 1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _spread(values: array[float]) -> Spread:
+    if not values:
+        return Spread(n=0)
+    ordered = sorted(values)
+
+    def quantile(q: float) -> float:
+        position = q * (len(ordered) - 1)
+        low = int(position)
+        high = min(low + 1, len(ordered) - 1)
+        return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+    return Spread(n=len(ordered), p50=quantile(0.5), p95=quantile(0.95), max=ordered[-1])
