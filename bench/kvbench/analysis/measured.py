@@ -78,7 +78,7 @@ def credited_output_tokens(ran: Measured) -> float | None:
     told = ran.attempts[ran.attempts["output_tokens"].notna()]
     if told.empty:
         return None
-    end_ns = ran.window[1] * NS_PER_S
+    end_ns = round(ran.window[1] * NS_PER_S)
     credited = 0.0
     for tokens, chunks, end_s in zip(told["output_tokens"], told["chunks_ns"], told["end_at_s"], strict=True):
         if chunks:
@@ -99,8 +99,9 @@ def in_flight_quantile(ran: Measured, q: float) -> float | None:
     )
     change = np.concatenate([np.ones(len(sent)), -np.ones(len(sent)), [0.0]])
     order = np.argsort(moments, kind="stable")
-    level = np.cumsum(change[order])[:-1]
     lasted = np.diff(moments[order])
+    level = np.cumsum(change[order])[:-1][lasted > 0]
+    lasted = lasted[lasted > 0]
     by_level = np.argsort(level, kind="stable")
     share = np.cumsum(lasted[by_level]) / (end - start)
     # The shares add up to 1 only to a rounding error.

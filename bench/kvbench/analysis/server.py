@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -22,10 +23,14 @@ TRAFFIC_TOLERANCE = 0.01
 def server_figures(run: Run) -> tuple[ServerFigures | None, list[Warning]]:
     """The change from the first scrape to the last (events of kind metrics), and where client and server disagree.
 
-    Figures None: fewer than two scrapes. All records count, the warm-up too, as the server counts them.
+    Figures None: no scrape before the run or none after it. All records count, the warm-up too, as the server counts
+    them.
     """
-    scrapes, warnings = _scrapes(run)
-    if len(scrapes) < 2:
+    events = [event for event in run.events if event["kind"] == "metrics" and "metrics" in event]
+    if not events or events[0].get("when") != "before" or events[-1].get("when") != "after":
+        return None, []
+    scrapes, warnings = _scrapes(events)
+    if not scrapes:
         return None, warnings
     change = scrapes[-1].delta(scrapes[0])
     if change.restarted:
@@ -117,22 +122,17 @@ def disagreements(records: Sequence[Record], server: ServerFigures) -> list[Warn
     return warnings
 
 
-def _scrapes(run: Run) -> tuple[list[ServerMetrics], list[Warning]]:
-    scrapes: list[ServerMetrics] = []
-    for event in run.events:
-        if event["kind"] != "metrics" or "metrics" not in event:
-            continue
-        try:
-            scrapes.append(ServerMetrics.from_dict(event["metrics"]))
-        except msgspec.ValidationError as error:
-            return [], [
-                Warning(
-                    code="metrics_unreadable",
-                    message=f"a scrape of the server's metrics cannot be read back: {error}",
-                    advice="use the kvbench that made the run",
-                )
-            ]
-    return scrapes, []
+def _scrapes(events: Sequence[dict[str, Any]]) -> tuple[list[ServerMetrics], list[Warning]]:
+    try:
+        return [ServerMetrics.from_dict(event["metrics"]) for event in events], []
+    except msgspec.ValidationError as error:
+        return [], [
+            Warning(
+                code="metrics_unreadable",
+                message=f"a scrape of the server's metrics cannot be read back: {error}",
+                advice="use the kvbench that made the run",
+            )
+        ]
 
 
 def _largest(values: Sequence[float | None]) -> float | None:

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvbench.analysis.measured import credited_output_tokens, in_flight_quantile, job_latencies_s, measured
+from kvbench.analysis.metrics import METRICS, distribution, scalar
+from kvbench.model import Clock, Record, RunInfo, Usage
+from kvbench.runs.reader import Run
+
+MS = 1_000_000
+
+
+def run_of(records: list[Record], **info: object) -> Run:
+    fields = {"kvbench_version": "0", "run_id": "r", "name": "r", "status": "done", "started_at": "", **info}
+    return Run(info=RunInfo(**fields), records=records, events=[], warnings=[], path=Path("r"))  # type: ignore[arg-type]
+
+
+def record(session: str, turn: int, start_ms: int, end_ms: int, **fields: object) -> Record:
+    chunks = fields.pop("chunks", [end_ms * MS])
+    assert isinstance(chunks, list)
+    clock = Clock(
+        scheduled=start_ms * MS,
+        due=start_ms * MS,
+        upload_start=start_ms * MS,
+        sent=start_ms * MS,
+        first_token=chunks[0] if chunks else None,
+        last_token=chunks[-1] if chunks else None,
+        end=end_ms * MS,
+        chunks=chunks,
+    )
+    return Record(request_id=f"{session}/{turn}", session_id=session, turn=turn, clock=clock, **fields)  # type: ignore[arg-type]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(1, 40)), min_size=1, max_size=12),
+    st.sampled_from([0.0, 0.25, 0.5, 0.95, 1.0]),
+)
+def test_in_flight_against_a_count_of_every_millisecond(spans: list[tuple[int, int]], q: float) -> None:
+    records = [record(f"s{i}", 0, start, start + lasted) for i, (start, lasted) in enumerate(spans)]
+    first, last = min(s for s, _ in spans), max(s + n for s, n in spans)
+    levels = sorted(sum(s <= at < s + n for s, n in spans) for at in range(first, last))
+    # The smallest level not exceeded during the share q of the milliseconds.
+    wanted = next(level for i, level in enumerate(levels, start=1) if i >= q * len(levels) - 1e-9)
+    assert in_flight_quantile(measured(run_of(records)), q) == wanted
+
+
+def test_without_chunks_tokens_are_credited_at_the_end() -> None:
+    usage = Usage(output_tokens=10)
+    records = [record("a", 0, 0, 100, chunks=[], usage=usage), record("b", 0, 0, 300, chunks=[], usage=usage)]
+    assert credited_output_tokens(measured(run_of(records))) == 20
+    assert credited_output_tokens(measured(run_of(records, settings={"duration_s": 0.2}))) == 10
+    assert credited_output_tokens(measured(run_of([record("a", 0, 0, 100)]))) is None
+
+
+def test_tokens_of_failed_attempts_count() -> None:
+    records = [record("a", 0, 0, 100, usage=Usage(output_tokens=10), error_class="truncated", final=False)]
+    assert credited_output_tokens(measured(run_of(records))) == 10
+
+
+def test_a_job_ends_with_its_root_session() -> None:
+    records = [
+        record("a", 0, 100, 200, root_id="a"),
+        record("a.child", 0, 210, 900, root_id="a"),
+        record("a", 1, 300, 500, root_id="a"),
+        record("b", 0, 100, 200, root_id="b", phase="warmup"),
+        record("b", 1, 300, 500, root_id="b"),
+        record("c", 0, 100, 200, root_id="c"),
+        record("c.child", 0, 210, 220, root_id="c", error_class="reset"),
+    ]
+    assert job_latencies_s(measured(run_of(records))).to_dict() == {"a": pytest.approx(0.4)}
+
+
+def test_warm_up_is_kept_apart() -> None:
+    records = [record("a", 0, 0, 100, phase="warmup", usage=Usage(input_tokens=9, cached_tokens=9))]
+    ran = measured(run_of(records))
+    assert ran.attempts.empty
+    assert ran.window is None
+
+
+def test_the_table_names_each_metric_once_and_gives_it_for_any_run() -> None:
+    ran = measured(run_of([]))
+    for name, metric in METRICS.items():
+        assert metric.name == name
+        assert metric.unit
+        value = metric.of(ran)
+        assert value is None or len(value) == 0  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        distribution(ran, "hit_rate")
+    with pytest.raises(TypeError):
+        scalar(ran, "ttft_s")
+
+
+def test_interactivity_is_tokens_over_end_to_end_time() -> None:
+    ran = measured(run_of([record("a", 0, 0, 500, usage=Usage(output_tokens=20))]))
+    assert distribution(ran, "interactivity_tokens_per_s").p50 == pytest.approx(40)
