@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
@@ -70,6 +71,12 @@ class Progress:
         self._lag_s = lag_s
         if sessions_done is not None:
             self._sessions_done = sessions_done
+
+    def say(self, text: str) -> None:
+        """Write a line of its own, between two states."""
+        with contextlib.suppress(OSError, ValueError):
+            self._file.write(("\r\x1b[K" if self._live else "") + text + "\n")
+            self._file.flush()
 
     def stop(self) -> None:
         """Write the last state and leave the cursor on a line of its own; may be called again."""
