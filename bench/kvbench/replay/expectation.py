@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from kvbench.model import Expectation, Message, Record, Turn
+from kvbench.model import Expectation, Record, Turn
 from kvbench.replay.prompts import Prompt, SessionPrompts, salt_for
 from kvbench.replay.schedule import Arrival
 from kvbench.replay.settings import RunSettings
@@ -24,7 +24,7 @@ from kvbench.traces.prefix import BlockRule, HitModel, Sent
 
 LOOKAHEAD = 4
 
-Tokenize = Callable[[list[Message], tuple[dict[str, Any], ...], str | None], Coroutine[Any, Any, list[int] | None]]
+Tokenize = Callable[[Prompt], Coroutine[Any, Any, list[int] | None]]
 
 
 @dataclass
@@ -164,7 +164,7 @@ async def _tokenised(
                 record, prompt = pair
                 known = latest.get(record.session_id)
                 if known is None or known[0] is not prompt:
-                    task = asyncio.create_task(tokenize(prompt.messages, prompt.tools, prompt.model))
+                    task = asyncio.create_task(tokenize(prompt))
                     known = latest[record.session_id] = (prompt, task)
                 waiting.append((record, prompt, known[1]))
             if not waiting:

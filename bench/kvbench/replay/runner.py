@@ -34,7 +34,7 @@ class Observer(Protocol):
 
     def record(self, record: Record) -> None: ...
     def tree_started(self, arrival: Arrival, root_id: str) -> None: ...
-    def tree_ended(self, root_id: str) -> None: ...
+    def session_ended(self) -> None: ...
 
 
 @dataclass
@@ -142,7 +142,6 @@ class Runner:
             self.live_trees -= 1
             if place is not None:
                 place.release()
-            self._observer.tree_ended(live.root_id)
 
     # ------------------------------------------------------------------------------------------------- sessions
 
@@ -177,7 +176,7 @@ class Runner:
                 for child in live.children.get((session.session_id, turn.turn), ()):
                     group.create_task(self._replay_session(group, live, child, ended_ns))
         finally:
-            _end(live, session, ended_ns)
+            self._end(live, session, ended_ns)
 
     def _skip(self, live: _LiveTree, session: Session, first: int, at_ns: int) -> None:
         """With live history nothing can follow a failed turn: the rest of the session are records of their own."""
@@ -187,11 +186,17 @@ class Runner:
                 _not_sent(request, "skipped", "an earlier turn of the session failed, and its history is live")
             )
             self._skip_children(live, turn, at_ns)
-        _end(live, session, at_ns)
+        self._end(live, session, at_ns)
 
     def _skip_children(self, live: _LiveTree, turn: Turn, at_ns: int) -> None:
         for child in live.children.get((turn.session_id, turn.turn), ()):
             self._skip(live, child, 0, at_ns)
+
+    def _end(self, live: _LiveTree, session: Session, at_ns: int) -> None:
+        future = live.ended[session.session_id]
+        if not future.done():
+            future.set_result(at_ns)
+            self._observer.session_ended()
 
     # -------------------------------------------------------------------------------------------------- one turn
 
@@ -292,12 +297,6 @@ class Runner:
 def _set(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _end(live: _LiveTree, session: Session, at_ns: int) -> None:
-    future = live.ended[session.session_id]
-    if not future.done():
-        future.set_result(at_ns)
 
 
 def _not_sent(request: Request, error_class: str, message: str) -> Record:

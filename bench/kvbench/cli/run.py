@@ -1,0 +1,147 @@
+"""`kvbench run`: replay a trace against an endpoint and say what it took."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from kvbench.errors import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_OK
+
+if TYPE_CHECKING:
+    from kvbench.endpoints.profile import EndpointProfile
+    from kvbench.model import Summary
+
+
+def run(
+    trace: Annotated[str, typer.Argument(metavar="TRACE", help="A trace file, or the name of a bundled workload.")],
+    endpoint: Annotated[
+        str,
+        typer.Option(metavar="URL|FILE|sim[:PRESET]", help="Where to: a URL, an endpoint TOML, or a simulated one."),
+    ],
+    model: Annotated[str | None, typer.Option(metavar="M", help="Replay every turn on this model.")] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the run directory is made.")] = Path("runs"),
+    time_scale: Annotated[
+        float, typer.Option(metavar="F", help="Multiplies the trace's starts and pauses; 0: no pauses.")
+    ] = 1.0,
+    max_pause: Annotated[
+        float | None, typer.Option(metavar="S", help="Cap pauses at S seconds of trace time, before scaling.")
+    ] = None,
+    sessions: Annotated[
+        int | None, typer.Option(metavar="N", help="Keep N root sessions live at all times, in file order.")
+    ] = None,
+    rate: Annotated[float | None, typer.Option(metavar="R", help="Let R root sessions a second arrive.")] = None,
+    rate_shape: Annotated[Literal["poisson", "constant"], typer.Option(help="How --rate arrives.")] = "poisson",
+    duration: Annotated[float | None, typer.Option(metavar="S", help="Start no turn after S seconds.")] = None,
+    warmup: Annotated[int, typer.Option(metavar="N", help="The first N turns are recorded, but not measured.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of arrivals.")] = 0,
+    max_in_flight: Annotated[int | None, typer.Option(metavar="N", help="At most N requests at a time.")] = None,
+    retries: Annotated[int, typer.Option(metavar="N", help="Attempts after the first, where one can help.")] = 0,
+    history: Annotated[
+        Literal["recorded", "live"], typer.Option(help="Send the trace's answers, or those just received.")
+    ] = "recorded",
+    salt: Annotated[
+        Literal["run", "tree", "none"], typer.Option(help="Cache namespaces: one a run, one a session tree, or none.")
+    ] = "run",
+    output: Annotated[
+        Literal["recorded", "free"], typer.Option(help="As many tokens as in the trace, or as the model likes.")
+    ] = "recorded",
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the summary.")] = False,
+) -> None:
+    """Replay TRACE's sessions against an endpoint; measure TTFT, cache hits and throughput; keep every record."""
+    from kvbench.render.progress import Progress
+    from kvbench.replay.run import Plan, replay
+    from kvbench.replay.settings import RunSettings
+    from kvbench.traces.bundled import resolve_trace
+    from kvbench.traces.native import open_trace
+
+    settings = RunSettings(
+        time_scale=time_scale,
+        max_pause_s=max_pause,
+        sessions=sessions,
+        rate=rate,
+        rate_shape=rate_shape,
+        duration_s=duration,
+        warmup=warmup,
+        seed=seed,
+        max_in_flight=max_in_flight,
+        retries=retries,
+        history=history,
+        salt=salt,
+        output=output,
+    ).check()
+    with contextlib.ExitStack() as stack:
+        opened = stack.enter_context(open_trace(resolve_trace(trace)))
+        profile, simulated = _endpoint(endpoint, settings.time_scale, stack)
+        plan = Plan(
+            trace=opened,
+            profile=profile,
+            settings=settings,
+            out_dir=out,
+            model=model,
+            command=("kvbench", *sys.argv[1:]),
+            simulated=simulated,
+        )
+        progress = Progress(opened.turn_count, opened.session_count)
+        run_dir = _in_event_loop(replay(plan, progress))
+    summary = _show(run_dir, json)
+    raise typer.Exit(exit_code(summary))
+
+
+def _endpoint(
+    spec: str, time_scale: float, stack: contextlib.ExitStack
+) -> tuple[EndpointProfile, dict[str, Any] | None]:
+    """The profile of `spec`; for sim[:PRESET] of a process that is started here and ends with `stack`."""
+    from kvbench.endpoints.profile import load_profile
+
+    kind, _, preset = spec.partition(":")
+    if kind != "sim":
+        return load_profile(spec), None
+    from kvbench.sim.presets import DEFAULT_PRESET
+    from kvbench.sim.process import SimProcess
+
+    preset = preset or DEFAULT_PRESET
+    process = stack.enter_context(SimProcess.start(preset, time_scale=time_scale))
+    return load_profile(process.url), {"preset": preset, "time_scale": time_scale}
+
+
+def _in_event_loop(work: Coroutine[Any, Any, Path]) -> Path:
+    try:
+        import uvloop
+    except ImportError:  # no wheel for this platform: slower, and just as right
+        import asyncio
+
+        return asyncio.run(work)
+    return uvloop.run(work)
+
+
+def _show(run_dir: Path, as_json: bool) -> Summary:
+    from kvbench.analysis.summary import summarise
+    from kvbench.runs.reader import load_run
+
+    summary = summarise(load_run(run_dir))
+    if as_json:
+        import msgspec
+
+        from kvbench.render.jsonout import summary_json
+
+        typer.echo(msgspec.json.format(msgspec.json.encode(summary_json(summary, run_dir)), indent=2))
+    else:
+        from kvbench.render.terminal import print_summary
+
+        print_summary(summary, run_dir)
+    return summary
+
+
+def exit_code(summary: Summary) -> int:
+    """130 interrupted; 3 degraded, or more than 1% of the turns failed; else 0."""
+    if summary.status == "interrupted":
+        return EXIT_INTERRUPTED
+    failed = summary.requests.failed + summary.requests.skipped
+    if summary.trust.verdict == "degraded" or failed > 0.01 * summary.turns:
+        return EXIT_INCONCLUSIVE
+    return EXIT_OK

@@ -1,0 +1,374 @@
+"""One run from an opened trace to a closed run directory: connect, replay, ask for token ids, judge, write."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from kvbench import __version__
+from kvbench.endpoints.client import Endpoint
+from kvbench.endpoints.clock import RunClock
+from kvbench.endpoints.discovery import EndpointInfo
+from kvbench.endpoints.metrics import ServerMetrics
+from kvbench.endpoints.profile import EndpointProfile
+from kvbench.errors import ConfigError, FailedError, KvbenchError
+from kvbench.model import Expectation, Record, Request, RunInfo, Trust, Warning
+from kvbench.replay.environment import environment
+from kvbench.replay.expectation import PromptReplay, expect_hits
+from kvbench.replay.limits import Limits
+from kvbench.replay.monitor import SUSPEND_LIMIT_S, ClientHealth, Monitor
+from kvbench.replay.prompts import Prompt
+from kvbench.replay.runner import Runner
+from kvbench.replay.schedule import Arrival
+from kvbench.replay.scraper import Scraper
+from kvbench.replay.settings import RunSettings
+from kvbench.runs.own_error import judge, own_error
+from kvbench.runs.quantiles import quantile
+from kvbench.runs.writer import RunWriter
+from kvbench.traces.native import TraceFile
+from kvbench.traces.prefix import BlockRule
+
+TICK_S = 0.5
+
+
+class Watcher(Protocol):
+    """Is shown how a run goes on; every call returns at once."""
+
+    def start(self) -> None: ...
+    def record(self, record: Record) -> None: ...
+    def tick(self, in_flight: int, lag_s: float, sessions_done: int) -> None: ...
+    def say(self, text: str) -> None: ...
+    def stop(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to replay where. model: overrides what the trace and the profile name. command: as the user typed it."""
+
+    trace: TraceFile
+    profile: EndpointProfile
+    settings: RunSettings
+    out_dir: Path
+    model: str | None = None
+    command: tuple[str, ...] = ()
+    simulated: dict[str, Any] | None = None
+
+
+async def replay(plan: Plan, watcher: Watcher) -> Path:
+    """Replay and return the run directory, whose run.json says how it ended (done or interrupted).
+
+    ConfigError and FailedError before the first turn leave no run directory; after it the directory says `failed`.
+    """
+    _raise_open_files()
+    clock = RunClock.start()
+    endpoint = await Endpoint.open(plan.profile, clock)
+    try:
+        info = await endpoint.discover(plan.model)
+        with _writer(plan, info) as writer:
+            await _Replay(plan, endpoint, info, clock, writer, watcher).run()
+            return writer.dir
+    finally:
+        await endpoint.aclose()
+
+
+def _raise_open_files() -> None:
+    """As many sockets as the system allows: the usual soft limit of 1,024 is less than a large run has streams."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _writer(plan: Plan, info: EndpointInfo) -> RunWriter:
+    trace = plan.trace
+    name = trace.header.name or trace.path.stem
+    return RunWriter.create(
+        plan.out_dir,
+        RunInfo(
+            kvbench_version=__version__,
+            run_id="",
+            name=name,
+            status="started",
+            started_at=_utc_now(),
+            command=plan.command,
+            endpoint=plan.profile.safe_dict() | ({"simulated": plan.simulated} if plan.simulated else {}),
+            server=msgspec.to_builtins(info),
+            trace={
+                "name": name,
+                "file": trace.path.name,
+                "sha256": trace.sha256,
+                "sessions": trace.session_count,
+                "trees": trace.tree_count,
+                "turns": trace.turn_count,
+            },
+            settings=msgspec.to_builtins(plan.settings) | {"model": plan.model},
+            seed=plan.settings.seed,
+            environment=environment(),
+        ),
+    )
+
+
+class _Sender:
+    """Prompts in the endpoint's words."""
+
+    def __init__(self, endpoint: Endpoint, info: EndpointInfo, settings: RunSettings, model: str | None) -> None:
+        self._endpoint = endpoint
+        self._info = info
+        self._settings = settings
+        self._model = model
+
+    @property
+    def salt_field(self) -> bool:
+        return self._endpoint.salt_field
+
+    def body(self, prompt: Prompt, output_tokens: int | None) -> dict[str, Any]:
+        return self._endpoint.build_body(
+            messages=prompt.messages,
+            tools=prompt.tools,
+            output_tokens=output_tokens,
+            salt=prompt.salt if self.salt_field else None,
+            free_output=self._settings.output == "free",
+            model=self.model(prompt),
+        )
+
+    def model(self, prompt: Prompt) -> str:
+        """--model wins over the trace, the trace over the profile."""
+        if self._model is not None or prompt.model is None:
+            return self._info.model
+        if self._info.models and prompt.model not in self._info.models:
+            raise ConfigError(
+                f"the trace names the model {prompt.model!r}, which the endpoint does not serve; "
+                f"it serves {', '.join(self._info.models)}",
+                hint="add --model M to replay every turn on M",
+            )
+        return prompt.model
+
+    async def send(self, request: Request) -> Record:
+        return await self._endpoint.send(request)
+
+    async def tokenize(self, prompt: Prompt) -> list[int] | None:
+        return await self._endpoint.tokenize(prompt.messages, prompt.tools, self.model(prompt))
+
+
+@dataclass
+class _Replay:
+    plan: Plan
+    endpoint: Endpoint
+    info: EndpointInfo
+    clock: RunClock
+    writer: RunWriter
+    watcher: Watcher
+    records: list[Record] = field(default_factory=list)
+    """Without their chunk arrivals, so that little stays in memory."""
+    arrivals: dict[str, Arrival] = field(default_factory=dict)
+    warnings: list[Warning] = field(default_factory=list)
+    sessions_ended: int = 0
+    interrupted: bool = False
+    aborted: bool = False
+    _written: set[int] = field(default_factory=set)
+
+    async def run(self) -> None:
+        began_ns = self.clock.now_ns()
+        health: ClientHealth | None = None
+        status, failure = "failed", None
+        try:
+            health = await self._measure()
+            if not self.aborted:
+                await self._expect()
+            status = "interrupted" if self.interrupted else "done"
+        except asyncio.CancelledError:
+            status = "interrupted"
+            if not self.interrupted:
+                raise
+        except (KvbenchError, OSError) as error:
+            failure = str(error)
+            raise
+        finally:
+            self.watcher.stop()
+            with contextlib.suppress(FailedError):
+                self.writer.update(self._final_info(status, failure, began_ns, health))
+
+    # ------------------------------------------------------------------------------------------------ measuring
+
+    async def _measure(self) -> ClientHealth:
+        settings = self.plan.settings
+        sender = _Sender(self.endpoint, self.info, settings, self.plan.model)
+        rate = self.plan.profile.limits.requests_per_minute
+        runner = Runner(
+            self.plan.trace,
+            sender,
+            settings,
+            Limits(settings.max_in_flight, rate, self.clock.now_ns),
+            self,
+            self.clock.now_ns,
+            self.writer.info.run_id,
+        )
+        self.writer.trace_lines(b"".join(self.plan.trace.raw_head()))
+        scraper = Scraper(self.endpoint.scrape, self._metrics)
+        await scraper.start()
+        monitor = Monitor(self.clock.check_step)
+        task = asyncio.ensure_future(runner.run())
+        ticking = asyncio.ensure_future(self._tick(runner, monitor))
+        self.watcher.start()
+        monitor.start()
+        try:
+            with self._signals(runner, task):
+                await task
+        except asyncio.CancelledError:
+            if not self.aborted:
+                raise
+        finally:
+            health = monitor.stop()
+            ticking.cancel()
+            await asyncio.gather(ticking, return_exceptions=True)
+            await scraper.stop()
+            self.warnings += scraper.warnings
+            self.watcher.stop()
+        return health
+
+    async def _tick(self, runner: Runner, monitor: Monitor) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self.watcher.tick(runner.in_flight, monitor.last_lag_s, self.sessions_ended)
+            self.writer.event("lag", self.clock.now_ns(), lag_ns=round(monitor.last_lag_s * 1e9))
+
+    @contextlib.contextmanager
+    def _signals(self, runner: Runner, task: asyncio.Future[None]) -> Iterator[None]:
+        """The first SIGINT or SIGTERM drains, the second aborts."""
+
+        def on_signal() -> None:
+            if self.interrupted:
+                self.aborted = True
+                task.cancel()
+                return
+            self.interrupted = True
+            self.writer.event("interrupted", self.clock.now_ns(), in_flight=runner.in_flight)
+            self.watcher.say(f"stopping: {runner.in_flight} requests in flight are let finish; again to abort them")
+            runner.stop()
+
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, on_signal)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    # ------------------------------------------------------------------------------------- observer of the runner
+
+    def record(self, record: Record) -> None:
+        self.writer.record(record)
+        self.records.append(replace(record, clock=replace(record.clock, chunks=[]), usage_raw=None))
+        self.watcher.record(record)
+
+    def tree_started(self, arrival: Arrival, root_id: str) -> None:
+        self.arrivals[root_id] = arrival
+        if arrival.index not in self._written:
+            self._written.add(arrival.index)
+            self.writer.trace_lines(b"".join(self.plan.trace.raw_lines(arrival.index)))
+
+    def session_ended(self) -> None:
+        self.sessions_ended += 1
+
+    def _metrics(self, phase: str, metrics: ServerMetrics) -> None:
+        self.writer.event("metrics", self.clock.now_ns(), phase=phase, metrics=metrics.to_dict())
+
+    # ----------------------------------------------------------------------------------------------- afterwards
+
+    async def _expect(self) -> None:
+        """Token ids are asked for when nothing is being timed any more; what stands in the way becomes a warning."""
+        rule, why_not = self._rule()
+        if rule is None:
+            self.warnings.append(Warning(code="no_expectation", message=f"no expected hits: {why_not}"))
+            return
+        settings = self.plan.settings
+        sender = _Sender(self.endpoint, self.info, settings, self.plan.model)
+        prompts = PromptReplay(
+            self.plan.trace,
+            self.arrivals,
+            settings,
+            self.writer.info.run_id,
+            salt_in_text=not self.endpoint.salt_field,
+        )
+
+        def emit(record: Record, expectation: Expectation) -> None:
+            self.writer.expectation(record.request_id, record.attempt, expectation)
+
+        try:
+            wrong = await expect_hits(prompts.prompts(self.records), sender.tokenize, rule, settings, emit)
+        except KvbenchError as error:
+            self.warnings.append(
+                Warning(
+                    code="expectation_incomplete",
+                    message=f"expected hits are incomplete: {error.message}",
+                    advice="they need the trace as it was and the server's /tokenize; run again with both",
+                )
+            )
+            return
+        if wrong:
+            self.warnings.append(
+                Warning(
+                    code="lengths_differ",
+                    message=f"{wrong} prompts have another length in the usage than the server's /tokenize gives",
+                    advice="expected hits of those turns may be off by a block: the server renders them differently",
+                )
+            )
+
+    def _rule(self) -> tuple[BlockRule | None, str]:
+        wanted = self.plan.profile.expected_hits
+        if wanted.rule == "none":
+            return None, "the endpoint profile says rule none"
+        if not self.records:
+            return None, "nothing was sent"
+        if self.info.dialect != "vllm":
+            return None, "no rule is known for this server, and it gives no token ids"
+        block_size = wanted.block_size if wanted.block_size is not None else self.info.block_size
+        if block_size is None:
+            return None, "the server does not say its block size; name it in an endpoint TOML ([expected_hits])"
+        return BlockRule(block_size, self.info.capacity_tokens), ""
+
+    def _final_info(self, status: str, failure: str | None, began_ns: int, health: ClientHealth | None) -> RunInfo:
+        measured = [r for r in self.records if r.phase == "measure"]
+        error = own_error(
+            measured,
+            loop_lags_ns=health.loop_lags_ns if health is not None else (),
+            clock_step_s=health.clock_step_s if health is not None else None,
+            gc_collections=health.gc_collections if health is not None else None,
+            gc_pause_max_s=health.gc_pause_max_s if health is not None else None,
+            gc_mode=health.gc_mode if health is not None else None,
+        )
+        ttfts = sorted(
+            (r.clock.first_token - r.clock.sent) / 1e9
+            for r in measured
+            if r.ok and r.final and r.clock.first_token is not None and r.clock.sent is not None
+        )
+        trust = judge(error, ttft_p50_s=quantile(ttfts, 0.5))
+        if health is not None and health.suspended_s > SUSPEND_LIMIT_S:
+            reason = f"the machine was suspended for {health.suspended_s:.1f} s during the run: run again"
+            trust = Trust(verdict="degraded", reasons=(*trust.reasons, reason))
+        return replace(
+            self.writer.info,
+            status=status,
+            failure=failure,
+            ended_at=_utc_now(),
+            wall_s=(self.clock.now_ns() - began_ns) / 1e9,
+            own_error=error,
+            trust=trust,
+            warnings=(*self.endpoint.warnings, *self.warnings),
+        )
+
+
+def _utc_now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
