@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,3 +127,47 @@ def test_reasoning_above_completion_without_totals() -> None:
 
 def test_not_an_object() -> None:
     assert normalise([1, 2]).problem is not None
+
+
+def _recorded_usages(name: str) -> list[dict[str, Any]]:
+    """The usage mappings of a cassette's answers: two levels of YAML, keys and whole numbers."""
+    found: list[dict[str, Any]] = []
+    inner: dict[str, Any] | None = None
+    for line in (Path(DATA or "") / "cassettes" / f"{name}.yaml").read_text("utf-8").splitlines():
+        indent, (key, _, value) = len(line) - len(line.lstrip()), line.strip().partition(": ")
+        if indent == 6 and line.strip() == "usage:":
+            found.append({})
+            inner = found[-1]
+        elif inner is not None and indent == 8:
+            if key.endswith(":"):
+                inner = found[-1][key[:-1]] = {}
+            else:
+                found[-1][key] = int(value) if value.isdigit() else value
+        elif inner is not None and indent == 10:
+            inner[key] = int(value) if value.isdigit() else None
+        else:
+            inner = None
+    return [usage for usage in found if "prompt_tokens" in usage]
+
+
+DATA = os.environ.get("KVBENCH_TEST_DATA")
+
+
+@pytest.mark.skipif(DATA is None, reason="KVBENCH_TEST_DATA is not set")
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        (
+            "test_deepseek_deferred_capability_with_thinking",
+            [(563, 512, None, 116, 60), (875, 0, None, 79, 26), (976, 896, None, 61, 25)],
+        ),
+        ("test_mistral_history_uses_prompt_cache", [(253, 0, None, 5, None), (268, 224, None, 5, None)]),
+        ("test_openai_chat_prompt_cache_e2e", [(4020, 0, 4012, 4, 0), (4020, 4012, 0, 4, 0)]),
+    ],
+)
+def test_recorded_answers(name: str, counts: list[tuple[int | None, ...]]) -> None:
+    usages = [normalise(raw) for raw in _recorded_usages(name)]
+    assert [
+        (u.input_tokens, u.cached_tokens, u.cache_write_tokens, u.output_tokens, u.reasoning_tokens) for u in usages
+    ] == counts
+    assert all(u.problem is None for u in usages)
