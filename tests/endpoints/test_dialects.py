@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvbench.endpoints.dialects import openai, vllm
 from kvbench.endpoints.dialects.openai import Answer
@@ -285,3 +287,51 @@ def test_recorded_streams(
         assert answer.tool_calls is not None
         assert answer.tool_calls[0]["function"]["name"] == tool
         json.loads(answer.tool_calls[0]["function"]["arguments"])
+
+
+_TEXTS = st.sampled_from([None, "", "a", "ü\u2028", 5])
+_DELTAS = st.fixed_dictionaries(
+    {},
+    optional={
+        "role": st.just("assistant"),
+        "content": _TEXTS,
+        "reasoning": _TEXTS,
+        "reasoning_content": _TEXTS,
+        "tool_calls": st.sampled_from([None, [], [{"index": 0, "function": {"arguments": "x"}}], [{"index": 1}]]),
+    },
+)
+_CHOICES = st.fixed_dictionaries(
+    {"delta": _DELTAS},
+    optional={
+        "index": st.just(0),
+        "finish_reason": st.sampled_from([None, "stop", "abort", ""]),
+        "usage": st.sampled_from([None, {"prompt_tokens": 3}]),
+        "text": _TEXTS,
+    },
+)
+_EVENTS = st.fixed_dictionaries(
+    {"choices": st.lists(_CHOICES, max_size=2)},
+    optional={
+        "id": st.sampled_from([None, "r", 7]),
+        "model": st.sampled_from([None, "m"]),
+        "usage": st.sampled_from([None, {}, {"prompt_tokens": 4}]),
+        "error": st.sampled_from([None, "", {"message": "no"}, "died"]),
+    },
+)
+
+
+@given(st.lists(_EVENTS, max_size=6))
+def test_the_quick_way_reads_the_same_as_the_full_one(events: list[dict[str, Any]]) -> None:
+    class Full(Answer):
+        __slots__ = ()
+
+        def _read_plain(self, index: int, data: bytes) -> bool:
+            return False
+
+    quick, full = Answer(), Full()
+    for index, value in enumerate([delta(role="assistant"), *events]):
+        data = json.dumps(value).encode()
+        quick.read_event(index, data)
+        full.read_event(index, data)
+    for name in (*Answer.__slots__, "text", "reasoning", "tool_calls", "complete"):
+        assert getattr(quick, name) == getattr(full, name), name

@@ -85,6 +85,32 @@ def salted_prompt(prompt: Prompt, salt: str) -> Prompt:
     return [*ids, *prompt[len(ids) :]]
 
 
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[msgspec.Raw] | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta
+    finish_reason: str | None = None
+    usage: msgspec.Raw | None = None
+
+
+class _PlainEvent(msgspec.Struct):
+    """The shape of nearly every event of a chat stream: one choice, a piece of text, nothing else of interest."""
+
+    choices: list[_Choice]
+    id: str | None = None
+    model: str | None = None
+    usage: msgspec.Raw | None = None
+    error: msgspec.Raw | None = None
+
+
+_decode_plain = msgspec.json.Decoder(_PlainEvent).decode
+
+
 class Answer:
     """What one answer said, gathered from its events (or its one JSON object).
 
@@ -142,6 +168,8 @@ class Answer:
 
     def read_event(self, index: int, data: bytes, *, is_error: bool = False) -> None:
         """One stream event, the `index`-th. is_error: it was named `event: error`."""
+        if not is_error and self.response_id is not None and self._read_plain(index, data):
+            return
         data = data.strip()
         if data == b"[DONE]":
             self.done = True
@@ -160,6 +188,27 @@ class Answer:
             self.invalid = self.invalid or f"event {index + 1} is not a JSON object"
             return
         self._read_object(index, value, "delta", is_error)
+
+    def _read_plain(self, index: int, data: bytes) -> bool:
+        """The quick way (a third of the time) for an event with text and nothing else; False: read it in full."""
+        try:
+            event = _decode_plain(data)
+        except (msgspec.DecodeError, RecursionError, ValueError):
+            return False
+        if len(event.choices) != 1 or event.usage is not None or event.error is not None:
+            return False
+        choice = event.choices[0]
+        delta = choice.delta
+        text = delta.content
+        if choice.finish_reason or choice.usage is not None or delta.tool_calls:
+            return False
+        if not text or delta.reasoning or delta.reasoning_content:
+            return False
+        self._text.append(text)
+        self.chunks.append(index)
+        if self.first_output_token is None:
+            self.first_output_token = index
+        return True
 
     def read_whole(self, value: Any) -> None:
         """The answer to a request without streaming: one JSON object."""
