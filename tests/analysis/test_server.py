@@ -84,9 +84,9 @@ def metrics_text(hits: int, count: int, total_s: float, waiting: int) -> str:
 
 def test_figures_are_the_change_from_the_first_scrape_to_the_last() -> None:
     run = _run(
-        {"when": "before", "metrics": _scrape(metrics_text(1000, 10, 1.0, 0))},
-        {"when": "during", "metrics": _scrape(metrics_text(1500, 11, 1.01, 7))},
-        {"when": "after", "metrics": _scrape(metrics_text(2280, 12, 1.04, 0))},
+        {"phase": "before", "metrics": _scrape(metrics_text(1000, 10, 1.0, 0))},
+        {"phase": "during", "metrics": _scrape(metrics_text(1500, 11, 1.01, 7))},
+        {"phase": "after", "metrics": _scrape(metrics_text(2280, 12, 1.04, 0))},
     )
     figures, warnings = server_figures(run)
     assert figures is not None
@@ -97,8 +97,8 @@ def test_figures_are_the_change_from_the_first_scrape_to_the_last() -> None:
 
 
 def test_without_both_ends_there_are_no_figures() -> None:
-    before = {"when": "before", "metrics": _scrape(metrics_text(1000, 10, 1.0, 0))}
-    during = {"when": "during", "metrics": _scrape(metrics_text(1500, 11, 1.01, 7))}
+    before = {"phase": "before", "metrics": _scrape(metrics_text(1000, 10, 1.0, 0))}
+    during = {"phase": "during", "metrics": _scrape(metrics_text(1500, 11, 1.01, 7))}
     assert server_figures(_run()) == (None, [])
     assert server_figures(_run(before, during)) == (None, [])
     assert server_figures(_run(during)) == (None, [])
@@ -106,8 +106,8 @@ def test_without_both_ends_there_are_no_figures() -> None:
 
 def test_a_restart_is_told() -> None:
     run = _run(
-        {"when": "before", "metrics": _scrape(metrics_text(1000, 10, 1.0, 0))},
-        {"when": "after", "metrics": _scrape(metrics_text(5, 2, 0.1, 0))},
+        {"phase": "before", "metrics": _scrape(metrics_text(1000, 10, 1.0, 0))},
+        {"phase": "after", "metrics": _scrape(metrics_text(5, 2, 0.1, 0))},
     )
     figures, warnings = server_figures(run)
     assert figures is not None
@@ -116,7 +116,7 @@ def test_a_restart_is_told() -> None:
 
 
 def test_a_scrape_that_cannot_be_read_is_told() -> None:
-    broken = {"when": "before", "metrics": {"running": "many"}}
-    figures, warnings = server_figures(_run(broken, {**broken, "when": "after"}))
+    broken = {"phase": "before", "metrics": {"running": "many"}}
+    figures, warnings = server_figures(_run(broken, {**broken, "phase": "after"}))
     assert figures is None
     assert [warning.code for warning in warnings] == ["metrics_unreadable"]

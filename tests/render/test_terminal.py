@@ -46,7 +46,7 @@ def test_the_whole_summary(summary: Summary) -> None:
         "  eligible 98.7% of what each session had put there itself",
         "tokens     in 4,000 (1,311/s), out 14 (4.6/s), 16 wanted",
         "server     its own metrics: TTFT mean 0.093 s, hits 52.9%, preemptions 0, waiting at most 2",
-        "own error  arrivals dated to 0.004 ms (kernel stamps), send lag 0.9 ms, loop lag 0.2 ms (p99): trust ok",
+        "own error  arrivals dated to 4.0 us (kernel stamps), send lag 0.9 ms, loop lag 0.2 ms (p99): trust ok",
         "warning    1 of 6 turns failed (limit 1%)",
         "           latencies are of the turns that succeeded, so they flatter the endpoint; mend the failures first",
         "warning    the trace wants 16 output tokens, the endpoint gave 14",

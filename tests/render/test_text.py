@@ -29,7 +29,7 @@ def test_nothing_that_drives_a_terminal_gets_through(text: str, shown: str) -> N
         (seconds(0.0), "0.000 s"),
         (seconds(None), "not reported"),
         (milliseconds(0.0121), "12.1 ms"),
-        (milliseconds(0.000004), "0.004 ms"),
+        (milliseconds(0.000004), "4.0 us"),
         (milliseconds(0.0), "0.0 ms"),
         (milliseconds(None), "not reported"),
         (span(31.24), "31.2 s"),

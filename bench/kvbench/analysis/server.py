@@ -27,7 +27,7 @@ def server_figures(run: Run) -> tuple[ServerFigures | None, list[Warning]]:
     them.
     """
     events = [event for event in run.events if event["kind"] == "metrics" and "metrics" in event]
-    if not events or events[0].get("when") != "before" or events[-1].get("when") != "after":
+    if not events or events[0].get("phase") != "before" or events[-1].get("phase") != "after":
         return None, []
     scrapes, warnings = _scrapes(events)
     if not scrapes:

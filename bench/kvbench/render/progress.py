@@ -82,6 +82,7 @@ class Progress:
         """Write the last state and leave the cursor on a line of its own; may be called again."""
         if self._writer is None:
             return
+        self._in_flight = 0
         self._stopping.set()
         self._writer.join(timeout=1.0)
         self._writer = None

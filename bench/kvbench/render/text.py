@@ -25,10 +25,10 @@ def seconds(value: float | None) -> str:
 
 
 def milliseconds(value_s: float | None) -> str:
+    """`12.1 ms`; below a tenth of one `4.0 us`."""
     if value_s is None:
         return NOT_REPORTED
-    ms = value_s * 1e3
-    return f"{ms:.3f} ms" if 0 < abs(ms) < 0.1 else f"{ms:.1f} ms"
+    return f"{value_s * 1e6:.1f} us" if 0 < abs(value_s) < 1e-4 else f"{value_s * 1e3:.1f} ms"
 
 
 def span(value_s: float | None) -> str:
