@@ -42,8 +42,8 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     prefill_s_per_token: Annotated[float, Meta(ge=0, le=3600, extra=_unit("s/token"))] = 20e-6
     prefill_s_per_cached_token: Annotated[float, Meta(ge=0, le=3600, extra=_unit("s/token"))] = 0.0
     attention_s_per_token2: Annotated[float, Meta(ge=0, le=3600, extra=_unit("s/token^2"))] = 1e-10
-    decode_base_s: Annotated[float, Meta(ge=0, le=3600, extra=_unit("s"))] = 0.0078
-    decode_s_per_request: Annotated[float, Meta(ge=0, le=3600, extra=_unit("s/request"))] = 0.0002
+    decode_base_s: Annotated[float, Meta(ge=0, le=3600, extra=_unit("s"))] = 0.0079
+    decode_s_per_request: Annotated[float, Meta(ge=0, le=3600, extra=_unit("s/request"))] = 0.0001
     idle_ttl_s: Annotated[float, Meta(gt=0, extra=_unit("s, before --time-scale"))] | None = None
     """A block nobody has used for this long is forgotten; None: only eviction forgets."""
 

@@ -1,0 +1,34 @@
+"""A simulated endpoint over real HTTP for the tests of its server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from kvbench.sim.process import SimProcess
+
+QUICK = {
+    "frontend_s": 0,
+    "prefill_base_s": 0,
+    "prefill_s_per_token": 0,
+    "attention_s_per_token2": 0,
+    "decode_base_s": 0.001,
+    "decode_s_per_request": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def tiny_url() -> Iterator[str]:
+    """The preset `tiny` (block 32, 16,352 usable tokens), all prefill in no time."""
+    with SimProcess.start("tiny", settings=QUICK) as sim:
+        yield sim.url
+
+
+@pytest.fixture
+def client(tiny_url: str) -> Iterator[httpx.Client]:
+    """A client of `tiny`, its cache emptied."""
+    with httpx.Client(base_url=tiny_url, trust_env=False, timeout=20) as client:
+        assert client.post("/reset_prefix_cache").json() == {"reset": True}
+        yield client

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvbench.sim.cache import BlockHasher, BlockPool
+from kvbench.sim.tokenizer import encode_ids
+
+DATA = os.environ.get("KVBENCH_TEST_DATA")
+
+
+def serve(pool: BlockPool, chain: list[int]) -> int:
+    """One request from admission to its end; hits in blocks, the last block hit like any other."""
+    chain = chain[: pool.capacity]
+    hits = pool.find(chain)
+    blocks = pool.take(hits, len(chain) - len(hits))
+    assert blocks is not None
+    for block, block_hash in zip(blocks, chain, strict=True):
+        pool.publish(block, block_hash)
+    pool.release(blocks)
+    return len(hits)
+
+
+def brute_force(requests: list[list[int]], capacity: int) -> list[int]:
+    """Hits of each request: evict, one at a time, the block used longest ago among those nobody's chain goes through.
+
+    Independent of the pool: an explicit clock, a scan over everything, and the tree's leaves found anew each time.
+    """
+    used: dict[int, tuple[int, int]] = {}
+    parent: dict[int, int | None] = {}
+    hits = []
+    for now, chain in enumerate(requests):
+        found = 0
+        while found < len(chain) and chain[found] in used:
+            found += 1
+        hits.append(found)
+        for depth, block in enumerate(chain):
+            used[block] = (now, -depth)
+            parent[block] = chain[depth - 1] if depth else None
+        while len(used) > capacity:
+            inner = {parent[block] for block in used}
+            del used[min((block for block in used if block not in inner), key=lambda block: used[block])]
+    return hits
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> list[list[int]]:
+    """Requests as paths from the root of a random tree, so that ids are chained as hashes of prefixes are."""
+    parents = draw(st.lists(st.integers(0, 30), min_size=1, max_size=30))
+    paths: list[list[int]] = [[]]
+    for block, parent in enumerate(parents):
+        paths.append([*paths[parent % len(paths)], block])
+    return [paths[pick % len(paths)] for pick in draw(st.lists(st.integers(0, 1000), min_size=1, max_size=40))]
+
+
+@given(chains(), st.integers(1, 20))
+def test_hits_equal_a_brute_force_leaf_lru(requests: list[list[int]], capacity: int) -> None:
+    pool = BlockPool(capacity + 1)
+    assert [serve(pool, chain) for chain in requests] == brute_force(requests, capacity)
+
+
+@pytest.mark.skipif(DATA is None, reason="KVBENCH_TEST_DATA is not set")
+@pytest.mark.parametrize(
+    ("trace", "reference", "capacities"),
+    [
+        ("conversation_first400.jsonl", "mooncake_conversation_first400.json", (100, 500, 1000, 2000, 5000, None)),
+        ("conversation_trace.jsonl", "mooncake_conversation_leaf-first.json", (1000, 10_000, 50_000)),
+    ],
+)
+def test_hits_equal_the_independent_reference(trace: str, reference: str, capacities: tuple[int | None, ...]) -> None:
+    assert DATA is not None
+    rows = [json.loads(line) for line in (Path(DATA) / "mooncake" / trace).read_text().splitlines()]
+    rows.sort(key=lambda row: row["timestamp"])
+    expected = {row["cap"]: row for row in json.loads((Path(DATA) / "reference" / reference).read_text())["rows"]}
+    for capacity in capacities:
+        pool = BlockPool((capacity or 10_000_000) + 1)
+        assert sum(serve(pool, row["hash_ids"]) for row in rows) == expected[capacity]["hit_blocks"], capacity
+        assert pool.free == pool.capacity
+
+
+def test_blocks_of_running_requests_are_pinned() -> None:
+    pool = BlockPool(5)  # four usable: one is the null block
+    running = pool.take([], 3)
+    assert running is not None
+    assert pool.take([], 2) is None
+    assert pool.free == 1
+    for block, block_hash in zip(running, (1, 2, 3), strict=True):
+        pool.publish(block, block_hash)
+    # A second request shares two of them; they become free only after both have ended.
+    shared = pool.take(pool.find([1, 2]), 0)
+    assert shared == running[:2]
+    pool.release(running)
+    assert pool.free == 2
+    pool.release(shared)
+    assert pool.free == 4
+
+
+def test_a_refused_admission_changes_nothing() -> None:
+    pool = BlockPool(4)
+    blocks = pool.take([], 2)
+    assert blocks is not None
+    for block, block_hash in zip(blocks, (1, 2), strict=True):
+        pool.publish(block, block_hash)
+    pool.release(blocks)
+    # Two hits and two new ones do not fit three blocks, though three are free.
+    assert pool.take(pool.find([1, 2]), 2) is None
+    assert pool.find([1, 2]) == blocks
+    assert pool.free == 3
+    assert pool.evictions == 0
+
+
+def test_the_tail_of_the_oldest_request_goes_first() -> None:
+    pool = BlockPool(9)
+    serve(pool, [1, 2, 3, 4])
+    serve(pool, [5, 6, 7, 8])
+    serve(pool, [9])
+    assert len(pool.find([1, 2, 3, 4])) == 3
+    assert len(pool.find([5, 6, 7, 8])) == 4
+    assert pool.evictions == 1
+
+
+def test_an_equal_block_computed_again_is_a_second_copy() -> None:
+    pool = BlockPool(4)
+    first, second = pool.take([], 1), pool.take([], 1)
+    assert first is not None
+    assert second is not None
+    pool.publish(first[0], 77)
+    pool.publish(second[0], 77)
+    pool.release(first)
+    pool.release(second)
+    # The one never used goes first, then the first copy; the second still answers.
+    assert pool.take([], 2) is not None
+    assert pool.find([77]) == second
+
+
+def test_idle_blocks_are_forgotten_after_their_ttl() -> None:
+    pool = BlockPool(5, idle_ttl_ns=100)
+    blocks = pool.take([], 2)
+    assert blocks is not None
+    for block, block_hash in zip(blocks, (1, 2), strict=True):
+        pool.publish(block, block_hash)
+    assert pool.find([1, 2], now_ns=10_000) == blocks  # in use: not idle
+    pool.release(blocks, now_ns=10_000)
+    assert pool.find([1, 2], now_ns=10_099) == blocks
+    assert pool.find([1, 2], now_ns=10_100) == []
+    assert pool.free == 4
+    assert pool.take([], 4) is not None
+    assert pool.evictions == 0
+
+
+def test_reset_is_refused_while_blocks_are_in_use() -> None:
+    pool = BlockPool(4)
+    blocks = pool.take([], 1)
+    assert blocks is not None
+    pool.publish(blocks[0], 1)
+    assert not pool.reset()
+    pool.release(blocks)
+    assert pool.reset()
+    assert pool.find([1]) == []
+    assert pool.take([], 3) is not None
+
+
+def test_hashes_cover_salt_and_everything_before() -> None:
+    def hashes(ids: list[int], salt: str | None = None) -> list[int]:
+        hasher = BlockHasher(2, salt)
+        hasher.extend(encode_ids(ids))
+        return hasher.hashes
+
+    whole = hashes([1, 2, 3, 4, 5])
+    assert len(whole) == 2
+    piecewise = BlockHasher(2, None)
+    for token in (1, 2, 3, 4, 5):
+        piecewise.extend(encode_ids([token]))
+    assert piecewise.hashes == whole
+    assert hashes([1, 2, 9, 4])[0] == whole[0]
+    assert hashes([1, 2, 9, 4])[1] != whole[1]
+    assert hashes([9, 2, 3, 4])[1] != whole[1]
+    assert set(hashes([1, 2, 3, 4], "s")).isdisjoint(whole)
