@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from kvbench.errors import UsageError
+from kvbench.sim.presets import DEFAULT_PRESET, PRESETS, Preset, parse_settings, resolve_preset, settable
+
+
+def test_every_parameter_has_a_unit_and_every_known_one_exists() -> None:
+    units = settable()
+    assert all(units.values()), units
+    assert {"block_size", "num_blocks", "idle_ttl_s"} <= units.keys()
+    for preset in PRESETS.values():
+        assert preset.known <= units.keys()
+    assert DEFAULT_PRESET in PRESETS
+
+
+def test_the_null_block_is_taken_off_the_capacity() -> None:
+    assert resolve_preset("tiny").capacity_tokens == 16_352
+    assert resolve_preset("vllm-small").capacity_tokens == 2_000_000
+
+
+def test_settings_may_be_text_and_are_no_longer_known() -> None:
+    preset = resolve_preset("tiny", parse_settings(["num_blocks=1025", "decode_base_s = 0.5", "idle_ttl_s=300"]))
+    assert (preset.num_blocks, preset.decode_base_s, preset.idle_ttl_s) == (1025, 0.5, 300.0)
+    assert "num_blocks" in PRESETS["tiny"].known
+    assert "num_blocks" not in preset.known
+    assert isinstance(preset, Preset)
+    assert msgspec.structs.asdict(resolve_preset("tiny")) == msgspec.structs.asdict(PRESETS["tiny"])
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "text"),
+    [
+        ("vllm-huge", {}, "no simulated endpoint is called 'vllm-huge'; there are: vllm-small, tiny"),
+        ("tiny", {"pool": "5"}, "no parameter 'pool'; there are: model, block_size, num_blocks"),
+        ("tiny", {"known": "5"}, "no parameter 'known'"),
+        ("tiny", {"num_blocks": "many"}, r"num_blocks = many \[blocks"),
+        ("tiny", {"num_blocks": 1}, "num_blocks = 1 .* >= 2"),
+        ("tiny", {"decode_base_s": "-1"}, r"decode_base_s = -1 \[s\]"),
+        ("tiny", {"decode_base_s": "nan"}, r"decode_base_s = nan \[s\]"),
+        ("tiny", {"decode_base_s": "inf"}, r"decode_base_s = inf \[s\]"),
+        ("tiny", {"idle_ttl_s": "0"}, "idle_ttl_s = 0"),
+        ("tiny", {"num_blocks": 101}, r"max_model_len = 8192 tokens do not fit the pool: .* = 3200 tokens"),
+    ],
+)
+def test_what_cannot_be_meant_is_named(name: str, settings: dict[str, object], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        resolve_preset(name, settings)
+
+
+def test_a_setting_needs_a_value() -> None:
+    with pytest.raises(UsageError, match="--set num_blocks: expected PARAMETER=VALUE"):
+        parse_settings(["num_blocks"])
