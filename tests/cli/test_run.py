@@ -1,0 +1,420 @@
+"""`kvbench run` as its user runs it: a process, a simulated endpoint over real HTTP, files on disk."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Kvbench, environment
+
+from kvbench.sim.process import SimProcess
+
+SYSTEM = "You are a careful agent. " * 40
+
+
+def lines(*turns: dict[str, Any], **header: Any) -> str:
+    head = {"kvbench_trace": 1, "name": "toy", **header}
+    prefix = {"prefix": "p", "messages": [{"role": "system", "content": SYSTEM}]}
+    return "".join(json.dumps(line) + "\n" for line in (head, prefix, *turns))
+
+
+def turn(session: str, number: int, text: str, **fields: Any) -> dict[str, Any]:
+    append = [{"role": "user", "content": text}]
+    if number:
+        append.insert(0, {"role": "assistant", "content": "recorded answer"})
+    first = {"prefix": "p"} if number == 0 else {}
+    return {"session_id": session, "turn": number, **first, "append": append, "output_tokens": 12, **fields}
+
+
+TOY = lines(
+    turn("a", 0, "hello " * 30, start_s=0.0),
+    turn("a", 1, "and then? " * 30, delay_s=5.0),
+    turn("a.x", 0, "look there", parent={"session_id": "a", "turn": 0}, delay_s=1.0),
+    turn("a", 2, "so?", after=["a.x"], delay_s=1.0),
+    turn("b", 0, "hello " * 30, start_s=20.0),
+)
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    path = tmp_path / "toy.jsonl"
+    path.write_text(TOY)
+    return path
+
+
+@pytest.fixture
+def sim() -> Iterator[SimProcess]:
+    with SimProcess.start("tiny") as process:
+        yield process
+
+
+def records(run_dir: str, cwd: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (cwd / run_dir / "records.jsonl").read_text().splitlines()]
+
+
+def test_a_run_measures_every_turn_and_expects_just_the_hits_it_got(
+    kvbench: Kvbench, toy: Path, tmp_path: Path
+) -> None:
+    done = kvbench("run", toy, "--endpoint", "sim", "--time-scale", "0.02", "--out", "out", "--json")
+    assert done.returncode in (0, 3), done.stderr  # 3: this machine was too busy to be trusted
+    got = json.loads(done.stdout)
+    for name in ("ttft_s", "tpot_s"):
+        assert set(got[name]) >= {"p50", "p95", "p99"}
+        assert got[name]["p50"] > 0
+    assert got["trust"] in ("ok", "degraded")
+    assert got["requests"] == {"ok": 5, "failed": 0, "skipped": 0, "retried": 0}
+    assert got["output_tokens"] == 5 * 12
+    assert got["expected_hit_rate"]["below"] == got["expected_hit_rate"]["above"] == 0
+    assert got["expected_hit_rate"]["turns"] == 5
+    assert 0 < got["hit_rate"] == got["cached_tokens"] / got["input_tokens"]
+    rows = records(got["run"], tmp_path)
+    # b repeats a's first prompt to the letter, 0.4 s later: all but the last block hits
+    first, again = (next(r for r in rows if (r["session_id"], r["turn"]) == (s, 0)) for s in "ab")
+    assert first["usage"]["cached_tokens"] == 0
+    tokens = again["usage"]["input_tokens"]
+    assert again["usage"]["cached_tokens"] == (tokens - 1) // 32 * 32
+    info = json.loads((tmp_path / got["run"] / "run.json").read_text())
+    assert info["status"] == "done"
+    assert info["server"]["server"].startswith("kvbench-sim")
+    assert (tmp_path / got["run"] / "trace.jsonl").read_text() == TOY
+
+
+def test_the_copied_trace_of_a_run_can_be_run_again(
+    kvbench: Kvbench, toy: Path, sim: SimProcess, tmp_path: Path
+) -> None:
+    options = ["--endpoint", sim.url, "--time-scale", "0", "--out", "out", "--json"]
+    first = json.loads(kvbench("run", toy, *options).stdout)
+    again = json.loads(kvbench("run", tmp_path / first["run"] / "trace.jsonl", *options).stdout)
+    assert first["run"] != again["run"]
+    assert first["requests"] == again["requests"]
+    # another run, another salt: nothing of the first one is hit
+    assert first["cached_tokens"] == again["cached_tokens"]
+
+
+def test_the_summary_is_for_people_and_goes_to_stdout_alone(kvbench: Kvbench, toy: Path) -> None:
+    done = kvbench("run", toy, "--endpoint", "sim:tiny", "--time-scale", "0")
+    text = done.stdout
+    assert "toy -> tiny, kvbench-sim" in text
+    assert "no turn differs" in text
+    assert 10 <= len(text.splitlines()) <= 16
+    assert "\x1b" not in text
+    assert "TTFT p50" in done.stderr
+
+
+def test_show_and_runs_find_it_again(kvbench: Kvbench, toy: Path) -> None:
+    run = json.loads(kvbench("run", toy, "--endpoint", "sim:tiny", "--time-scale", "0", "--json").stdout)
+    shown = json.loads(kvbench("show", run["run"], "--json").stdout)
+    assert shown == run
+    assert Path(run["run"]).name in kvbench("runs").stdout
+
+
+@pytest.mark.parametrize("salt", ["run", "tree", "none"])
+def test_salts_separate_what_they_say(kvbench: Kvbench, toy: Path, tmp_path: Path, salt: str) -> None:
+    with SimProcess.start("tiny") as server:
+        options = ["--endpoint", server.url, "--time-scale", "0.01", "--salt", salt, "--json"]
+        kvbench("run", toy, *options)
+        got = json.loads(kvbench("run", toy, *options).stdout)
+    hits = {(r["session_id"], r["turn"]): r["usage"]["cached_tokens"] for r in records(got["run"], tmp_path)}
+    assert (hits["a", 0] > 0) == (salt == "none")
+    assert (hits["b", 0] > 0) == (salt != "tree")
+    assert got["expected_hit_rate"]["below"] == got["expected_hit_rate"]["above"] == 0
+
+
+def test_live_history_reaches_the_server_and_stays_inside_the_expectation(
+    kvbench: Kvbench, toy: Path, tmp_path: Path
+) -> None:
+    options = ["--endpoint", "sim", "--time-scale", "0.01", "--history", "live", "--json"]
+    got = json.loads(kvbench("run", toy, *options).stdout)
+    assert got["requests"]["ok"] == 5
+    assert got["expected_hit_rate"]["below"] == got["expected_hit_rate"]["above"] == 0
+    recorded = json.loads(kvbench("run", toy, "--endpoint", "sim", "--time-scale", "0.01", "--json").stdout)
+    # twelve generated tokens a turn are longer than the recorded answers
+    assert got["input_tokens"] > recorded["input_tokens"]
+
+
+def test_a_pool_below_the_working_set_loses_hits_and_nothing_else(kvbench: Kvbench, tmp_path: Path) -> None:
+    turns = [
+        turn(f"s{s}", t, f"{s} {t} " * 400, **({"start_s": s * 0.1} if t == 0 else {"delay_s": 3.0}))
+        for t in range(4)
+        for s in range(12)
+    ]
+    path = tmp_path / "big.jsonl"
+    path.write_text(lines(*turns))
+    done = kvbench("run", path, "--endpoint", "sim:tiny", "--time-scale", "0.1", "--json")
+    small = json.loads(done.stdout)
+    assert small["requests"]["ok"] == 48
+    large = json.loads(kvbench("run", path, "--endpoint", "sim", "--time-scale", "0.1", "--json").stdout)
+    assert small["hit_rate"] < 0.8 * large["hit_rate"]
+    assert small["expected_hit_rate"]["below"] == small["expected_hit_rate"]["above"] == 0
+    assert small["expected_hit_rate"]["floor"] < small["expected_hit_rate"]["ceiling"]
+
+
+def test_warm_up_turns_are_kept_apart(kvbench: Kvbench, toy: Path, tmp_path: Path) -> None:
+    got = json.loads(
+        kvbench("run", toy, "--endpoint", "sim:tiny", "--time-scale", "0", "--warmup", "2", "--json").stdout
+    )
+    assert got["requests"]["ok"] == 3
+    assert got["output_tokens"] == 3 * 12
+    assert len(records(got["run"], tmp_path)) == 5
+
+
+# ------------------------------------------------------------------------------------------------------- bad input
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@pytest.fixture
+def page() -> Iterator[str]:
+    """A web server that answers every path with a page, as a wrong URL often does."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = b"<!doctype html><title>hello</title>"
+            self.send_response(200)
+            self.send_header("content-type", "text/html")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def one_clear_line(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("kvbench: ")]
+    assert len(errors) == 1, done.stderr
+    for word in words:
+        assert word in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_missing_trace(kvbench: Kvbench) -> None:
+    one_clear_line(kvbench("run", "nowhere.jsonl", "--endpoint", "sim"), 2, "nowhere.jsonl", "agent-trace.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ["toy.jsonl"]),
+        ("{\n", ["toy.jsonl:1"]),
+        ("hello\n", ["toy.jsonl:1"]),
+        (TOY.replace('"kvbench_trace": 1', '"kvbench_trace": 2'), ["toy.jsonl:1", "version"]),
+        (TOY.replace('"turn": 2', '"turn": 3'), ["toy.jsonl:6", "turn"]),
+        (TOY.replace('"delay_s": 5.0', '"delay_s": NaN'), ["toy.jsonl:4"]),
+        (TOY + '{"session_id": "c", "turn": 0\n', ["toy.jsonl:8"]),
+    ],
+)
+def test_a_malformed_trace_names_file_and_line(kvbench: Kvbench, toy: Path, text: str, words: list[str]) -> None:
+    toy.write_text(text)
+    one_clear_line(kvbench("run", toy, "--endpoint", "sim"), 2, *words)
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["ftp://127.0.0.1", "nonsense", "sim:nonsense", "missing.toml", "http://user:pass@127.0.0.1:1"]
+)
+def test_an_unknown_endpoint(kvbench: Kvbench, toy: Path, endpoint: str) -> None:
+    one_clear_line(kvbench("run", toy, "--endpoint", endpoint), 2)
+
+
+def test_a_refused_connection(kvbench: Kvbench, toy: Path, tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    one_clear_line(kvbench("run", toy, "--endpoint", url), 4, url.removeprefix("http://"))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_wrong_key_and_a_missing_key(kvbench: Kvbench, toy: Path) -> None:
+    with SimProcess.start("tiny", api_key="right") as server:
+        wrong = {"KVBENCH_API_KEY": "sk-wrong-secret"}
+        done = kvbench("run", toy, "--endpoint", server.url, env=wrong)
+        one_clear_line(done, 2, "KVBENCH_API_KEY")
+        assert "sk-wrong-secret" not in done.stderr
+        one_clear_line(kvbench("run", toy, "--endpoint", server.url), 2, "KVBENCH_API_KEY")
+        done = kvbench("run", toy, "--endpoint", server.url, "--time-scale", "0", env={"KVBENCH_API_KEY": "right"})
+        assert "5 ok" in done.stdout
+
+
+def test_the_key_is_in_no_artefact(kvbench: Kvbench, toy: Path, tmp_path: Path) -> None:
+    key = "sk-very-secret-key-123"
+    with SimProcess.start("tiny", api_key=key) as server:
+        done = kvbench("run", toy, "--endpoint", server.url, "--time-scale", "0", env={"KVBENCH_API_KEY": key})
+    assert "5 ok" in done.stdout
+    assert key not in done.stdout + done.stderr
+    for file in (tmp_path / "runs").rglob("*"):
+        assert file.is_dir() or key.encode() not in file.read_bytes(), file
+
+
+def test_a_wrong_model_names_those_served(kvbench: Kvbench, toy: Path, sim: SimProcess) -> None:
+    one_clear_line(kvbench("run", toy, "--endpoint", sim.url, "--model", "gpt-9"), 2, "gpt-9", "tiny")
+
+
+def test_a_model_named_by_the_trace_must_be_served_too(kvbench: Kvbench, toy: Path, sim: SimProcess) -> None:
+    toy.write_text(lines(turn("a", 0, "hello", model="gpt-9")))
+    one_clear_line(kvbench("run", toy, "--endpoint", sim.url), 2, "gpt-9", "--model")
+    assert "1 ok" in kvbench("run", toy, "--endpoint", sim.url, "--model", "tiny").stdout
+
+
+def test_a_page_instead_of_an_api(kvbench: Kvbench, toy: Path, page: str) -> None:
+    one_clear_line(kvbench("run", toy, "--endpoint", page), 2, "URL")
+
+
+def test_a_context_overflow_is_a_record_and_enough_of_them_exit_3(kvbench: Kvbench, toy: Path, tmp_path: Path) -> None:
+    toy.write_text(lines(turn("a", 0, "x " * 40_000), turn("b", 0, "hello")))
+    done = kvbench("run", toy, "--endpoint", "sim:tiny", "--json")
+    assert done.returncode == 3, done.stderr
+    got = json.loads(done.stdout)
+    assert got["requests"] == {"ok": 1, "failed": 1, "skipped": 0, "retried": 0}
+    failed = next(r for r in records(got["run"], tmp_path) if r["error_class"])
+    assert failed["error_class"] == "context_overflow"
+    assert failed["http_status"] == 400
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--time-scale", "-1"],
+        ["--sessions", "0"],
+        ["--rate", "1", "--sessions", "2"],
+        ["--history", "both"],
+        ["--nonsense"],
+        ["--max-pause", "nan"],
+    ],
+)
+def test_options_that_cannot_be_meant(kvbench: Kvbench, toy: Path, options: list[str]) -> None:
+    done = kvbench("run", toy, "--endpoint", "sim", *options)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert options[0] in done.stderr
+
+
+def test_an_output_directory_that_cannot_be_made(kvbench: Kvbench, toy: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    one_clear_line(kvbench("run", toy, "--endpoint", "sim", "--out", "file"), 2, "file")
+
+
+# ------------------------------------------------------------------------------------------------------ interrupts
+
+
+def start(cwd: Path, *arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "kvbench", *map(str, arguments)],
+        cwd=cwd,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for_records(cwd: Path, number: int) -> Path:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for path in cwd.glob("runs/*/records.jsonl"):
+            if path.read_bytes().count(b"\n") >= number:
+                return path.parent
+        time.sleep(0.02)
+    raise AssertionError("no records came")
+
+
+def long_trace(tmp_path: Path) -> Path:
+    path = tmp_path / "long.jsonl"
+    quick = [turn("q", n, "quick", output_tokens=2) for n in range(3)]
+    path.write_text(lines(*quick, turn("q", 3, "later", delay_s=600.0), turn("slow", 0, "slow", output_tokens=300)))
+    return path
+
+
+def test_one_interrupt_drains_and_keeps_the_rows(tmp_path: Path) -> None:
+    with start(tmp_path, "run", long_trace(tmp_path), "--endpoint", "sim", "--json") as process:
+        run_dir = wait_for_records(tmp_path, 3)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    got = json.loads(out)
+    assert got["status"] == "interrupted"
+    assert got["requests"] == {"ok": 4, "failed": 0, "skipped": 0, "retried": 0}  # the slow one was let finish
+    assert len((run_dir / "records.jsonl").read_text().splitlines()) == 4
+    shown = subprocess.run(
+        [sys.executable, "-m", "kvbench", "show", run_dir],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "INCOMPLETE" in shown.stdout
+
+
+def test_two_interrupts_abort_and_keep_the_rows(tmp_path: Path) -> None:
+    path = tmp_path / "long.jsonl"
+    path.write_text(lines(turn("q", 0, "quick", output_tokens=2), turn("slow", 0, "slow", output_tokens=20_000)))
+    with start(tmp_path, "run", path, "--endpoint", "sim", "--json") as process:
+        run_dir = wait_for_records(tmp_path, 1)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    rows = [json.loads(line) for line in (run_dir / "records.jsonl").read_text().splitlines()]
+    assert [(r["session_id"], r["error_class"]) for r in rows] == [("q", None), ("slow", "cancelled")]
+    assert json.loads(out)["status"] == "interrupted"
+
+
+def test_a_killed_run_loses_at_most_what_was_in_flight(tmp_path: Path, kvbench: Kvbench) -> None:
+    with start(tmp_path, "run", long_trace(tmp_path), "--endpoint", "sim") as process:
+        run_dir = wait_for_records(tmp_path, 3)
+        process.kill()
+        process.communicate(timeout=60)
+    done = kvbench("show", run_dir, "--json")
+    assert done.returncode == 0, done.stderr
+    got = json.loads(done.stdout)
+    assert got["status"] == "started"
+    assert got["requests"]["ok"] >= 3
+    assert "INCOMPLETE" in kvbench("show", run_dir).stdout
+
+
+def test_a_server_that_dies_leaves_records_not_a_crash(tmp_path: Path) -> None:
+    path = tmp_path / "long.jsonl"
+    path.write_text(
+        lines(
+            turn("q", 0, "quick", output_tokens=2),
+            turn("q", 1, "later", delay_s=2.0),
+            turn("s", 0, "x", output_tokens=9000),
+        )
+    )
+    with SimProcess.start("vllm-small") as server:
+        process = start(tmp_path, "run", path, "--endpoint", server.url, "--json")
+        run_dir = wait_for_records(tmp_path, 1)
+        os.kill(server.pid, signal.SIGKILL)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 3, err
+    assert "Traceback" not in err
+    rows = [json.loads(line) for line in (run_dir / "records.jsonl").read_text().splitlines()]
+    outcome = {(r["session_id"], r["turn"]): r["error_class"] for r in rows}
+    assert outcome["q", 0] is None
+    assert outcome["q", 1] == "refused"
+    assert outcome["s", 0] in ("reset", "truncated")
+    assert json.loads(out)["requests"] == {"ok": 1, "failed": 2, "skipped": 0, "retried": 0}
