@@ -2,7 +2,7 @@
 
     pytestmark = [pytest.mark.real, roomy]           from servers.sizes import roomy, tight
 
-One server lives at a time; tests are ordered so that each size is started once.
+One vLLM lives at a time; tests are ordered so that each size is started once. `llama` is a llama.cpp server.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from servers.llama import LlamaServer, LlamaSettings, llama_server
+from servers.serve import Server
 from servers.vllm import VllmServer, VllmSettings, vllm_server
 
 RunKvbench = Callable[..., subprocess.CompletedProcess[str]]
@@ -33,6 +35,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def vllm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     """A vLLM of the size that the module's mark asks for, shared by all tests of that size."""
     with vllm_server(request.param, tmp_path_factory.mktemp("vllm")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaServer]:
+    """A llama.cpp server with four slots."""
+    with llama_server(LlamaSettings(slots=4), tmp_path_factory.mktemp("llama")) as server:
         yield server
 
 
@@ -70,7 +79,7 @@ def kvbench(vllm: VllmServer, tmp_path: Path) -> RunKvbench:
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """Show the tail of the server's log with each failure."""
     report = yield
-    server = getattr(item, "funcargs", {}).get("vllm")
-    if report.failed and isinstance(server, VllmServer):
-        report.sections.append((f"vLLM, end of {server.log}", server.log_tail()))
+    for server in getattr(item, "funcargs", {}).values():
+        if report.failed and isinstance(server, Server):
+            report.sections.append((f"end of {server.log}", server.log_tail()))
     return report

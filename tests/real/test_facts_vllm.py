@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -155,6 +156,26 @@ def test_resetting_empties_the_cache(client: httpx.Client) -> None:
     assert cached(complete(client, prompt)) == 0
 
 
+def test_a_chat_also_reports_what_it_wrote_to_the_cache(client: httpx.Client) -> None:
+    usage = client.post("/v1/chat/completions", json=chat_body()).json()["usage"]
+
+    details = usage["prompt_tokens_details"]
+    assert details["cached_tokens"] == 0
+    assert details["created_cache_tokens"] == usage["prompt_tokens"] // BLOCK * BLOCK
+
+
+def test_identical_prompts_at_once_are_computed_once(client: httpx.Client) -> None:
+    """Each later one hits all the rule allows or, if it overtook the first, nothing."""
+    prompt = token_ids(2_000)
+
+    with ThreadPoolExecutor(4) as pool:
+        hits = sorted(cached(answer) for answer in pool.map(lambda _: complete(client, prompt), range(4)))
+
+    assert hits[0] == 0
+    assert hits[-1] == 1_984
+    assert set(hits) == {0, 1_984}
+
+
 # ------------------------------------------------------------------------------------------------ token counting
 
 
@@ -206,6 +227,22 @@ def test_output_length_is_exactly_what_was_asked_for(client: httpx.Client) -> No
 
     assert answer["usage"]["completion_tokens"] == 37
     assert answer["choices"][0]["finish_reason"] == "length"
+
+
+def test_output_that_does_not_fit_the_context_is_cut_without_a_word(client: httpx.Client) -> None:
+    answer = complete(client, token_ids(8_000), 500)
+
+    assert answer["usage"]["completion_tokens"] == 192
+    assert answer["choices"][0]["finish_reason"] == "length"
+
+
+def test_min_tokens_that_do_not_fit_the_context_are_refused(client: httpx.Client) -> None:
+    body = {"model": "tiny", "prompt": token_ids(8_000), "max_tokens": 500, "min_tokens": 500, "stream": True}
+
+    answer = client.post("/v1/completions", json=body)
+
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == "min_tokens must be less than or equal to max_tokens=192, got 500."
 
 
 # ------------------------------------------------------------------------------------------------------- streams
@@ -360,3 +397,14 @@ def test_past_the_knee_the_oldest_prompt_loses_its_tail_first(client: httpx.Clie
     hit = cached(complete(client, first))
 
     assert hit + 8 * 1_792 == capacity
+
+
+def test_preempted_requests_finish_and_are_counted(client: httpx.Client, vllm: VllmServer) -> None:
+    """16 requests that end at 1,200 tokens need 19,200 of 16,352: some are preempted, and none loses a token."""
+    before = total(metrics(client), "vllm:num_preemptions_total")
+
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda seed: complete(client, token_ids(900, seed), 300), range(16)))
+
+    assert {answer["usage"]["completion_tokens"] for answer in answers} == {300}
+    assert total(metrics(client), "vllm:num_preemptions_total") > before

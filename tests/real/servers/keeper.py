@@ -1,8 +1,9 @@
-"""Run a server that must not outlive its user: keeper.py GRACE_S COMMAND ...
+"""Run a server that must not outlive its user: keeper.py GRACE_S SCRATCH COMMAND ...
 
 Prints the server's process id, then waits until the server ends or standard input closes, which happens however the
 process that holds its other end dies. The server leads a process group of its own; the whole group gets SIGTERM and,
-if anything of it is left after GRACE_S seconds, SIGKILL (vLLM can survive SIGTERM, and its workers their parent).
+if anything of it is left after GRACE_S seconds, SIGKILL (vLLM can survive SIGTERM, and its workers their parent). The
+directory SCRATCH, the server's TMPDIR, goes with it.
 """
 
 from __future__ import annotations
@@ -10,19 +11,29 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
 import time
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 def main() -> int:
-    grace_s, command = float(sys.argv[1]), sys.argv[2:]
+    grace_s, scratch, command = float(sys.argv[1]), sys.argv[2], sys.argv[3:]
     # A signal meant for the user's process group must not end the one process that cleans up.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+    try:
+        return _serve(command, grace_s, os.environ | {"TMPDIR": scratch})
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _serve(command: list[str], grace_s: float, environment: dict[str, str]) -> int:
     server = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, start_new_session=True, restore_signals=True, preexec_fn=_default_signals
+        command, stdin=subprocess.DEVNULL, env=environment, start_new_session=True, preexec_fn=_default_signals
     )
     print(server.pid, flush=True)
     while server.poll() is None and not select.select([sys.stdin], [], [], 0.2)[0]:
@@ -36,7 +47,7 @@ def main() -> int:
 
 
 def _default_signals() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
 
 

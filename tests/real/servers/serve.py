@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,22 +52,32 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running(
-    command: Sequence[str], *, port: int, log: Path, environment: Mapping[str, str], start_timeout_s: float
+    command: Sequence[str],
+    *,
+    port: int,
+    log: Path,
+    start_timeout_s: float,
+    environment: Mapping[str, str] | None = None,
+    scratch_names: Sequence[str] = (),
 ) -> Iterator[Server]:
     """Run `command` under the keeper until the block ends; yields once /health answers 200.
 
-    Raises ServerError when the server ends or stays silent before that. Whatever happens to this process, SIGKILL
-    included, the keeper sees its standard input close and ends the server's process group.
+    `environment` is added to this process's; the variables in `scratch_names` name directories that vanish with the
+    server, as its TMPDIR does (a short path: Unix sockets lie in it). Raises ServerError when the server ends or stays
+    silent before it is healthy. Whatever happens to this process, SIGKILL included, the keeper sees its standard input
+    close and ends the server's process group.
     """
     url = f"http://127.0.0.1:{port}"
     clean = {name: value for name, value in os.environ.items() if name not in HARMFUL}
+    scratch = Path(tempfile.mkdtemp(prefix="kvb-"))
+    vanishing = {name: str(scratch / name.lower()) for name in scratch_names}
     with open(log, "wb") as output:
         keeper = subprocess.Popen(
-            [sys.executable, str(HERE / "keeper.py"), str(GRACE_S), *command],
+            [sys.executable, str(HERE / "keeper.py"), str(GRACE_S), str(scratch), *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=output,
-            env=clean | dict(environment),
+            env=clean | dict(environment or {}) | vanishing,
             start_new_session=True,
             text=True,
         )

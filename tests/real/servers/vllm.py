@@ -7,23 +7,28 @@ The model spends 512 bytes of KV a token; of the pool's blocks one is vLLM's nul
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from .cores import client_on, pin_engine
-from .install import VLLM, InstallError, real_dir
-from .serve import HERE, Server, free_port, running
+from .install import VLLM
+from .models import tiny_model
+from .serve import Server, free_port, running
 
 MODEL = "tiny"
 KV_BYTES_PER_TOKEN = 512
 MIB = 1 << 20
 START_TIMEOUT_S = 300.0
+ENVIRONMENT = {
+    "VLLM_HOST_IP": "127.0.0.1",
+    "VLLM_SERVER_DEV_MODE": "1",  # offers /reset_prefix_cache
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+}
 
 
 @dataclass(frozen=True)
@@ -56,39 +61,19 @@ def vllm_server(settings: VllmSettings, directory: Path) -> Iterator[VllmServer]
     The calling thread, and with it every client that a test starts, moves to the cores that the engine leaves free.
     Raises InstallError when vLLM is not installed and ServerError, with the log's tail, when it does not start.
     """
-    if not VLLM.installed:
-        raise InstallError(
-            f"vLLM is not installed in {VLLM.home}: run `make test-real`, or tests/real/servers/install.py"
-        )
-    model, port = tiny_model(), free_port()
-    # vLLM leaves sockets and compiled files in its temporary and cache directories; a short path, for sockets' sake.
-    with (
-        tempfile.TemporaryDirectory(prefix="kvb-", ignore_cleanup_errors=True) as scratch,
-        running(
-            _command(settings, model, port),
-            port=port,
-            log=directory / "vllm.log",
-            environment=_environment(Path(scratch)),
-            start_timeout_s=START_TIMEOUT_S,
-        ) as server,
-    ):
+    VLLM.need()
+    model, port = tiny_model(VLLM), free_port()
+    with running(
+        _command(settings, model, port),
+        port=port,
+        log=directory / "vllm.log",
+        start_timeout_s=START_TIMEOUT_S,
+        environment=ENVIRONMENT | {"PATH": f"{VLLM.python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"},
+        scratch_names=("VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT"),
+    ) as server:
         cores = pin_engine(server.pid)
         with client_on(cores):
             yield VllmServer(url=server.url, pid=server.pid, log=server.log, settings=settings, client_cores=cores)
-
-
-def tiny_model() -> Path:
-    """The tiny model's directory, written on first use by the tokenizers package beside vLLM."""
-    script = HERE / "tiny_model.py"
-    model = real_dir() / f"tiny-{hashlib.sha256(script.read_bytes()).hexdigest()[:12]}"
-    if not model.is_dir():
-        half = Path(tempfile.mkdtemp(dir=real_dir()))
-        subprocess.run([VLLM.python, script, half], check=True, env=os.environ | {"TOKENIZERS_PARALLELISM": "false"})
-        try:
-            half.rename(model)
-        except OSError:  # somebody else was faster
-            shutil.rmtree(half)
-    return model
 
 
 def _command(settings: VllmSettings, model: Path, port: int) -> list[str]:
@@ -114,18 +99,3 @@ def _command(settings: VllmSettings, model: Path, port: int) -> list[str]:
     ]
     vllm = VLLM.python.with_name("vllm")
     return [str(vllm), "serve", str(model), *(str(word) for pair in options.items() for word in pair), *flags]
-
-
-def _environment(scratch: Path) -> dict[str, str]:
-    return {
-        "PATH": f"{VLLM.python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-        "TMPDIR": str(scratch),
-        "VLLM_CACHE_ROOT": str(scratch / "cache"),
-        "VLLM_CONFIG_ROOT": str(scratch / "config"),
-        "VLLM_HOST_IP": "127.0.0.1",
-        "VLLM_SERVER_DEV_MODE": "1",  # offers /reset_prefix_cache
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-    }
