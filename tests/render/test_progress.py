@@ -31,7 +31,7 @@ def test_the_line_counts_what_has_ended() -> None:
     shown.record(record(error_class="skipped"))
     shown.record(record(50))  # reports no usage
     shown.tick(in_flight=3, lag_s=0.0004, sessions_done=1)
-    line = shown.line()
+    line = "  ".join(shown.parts())
     assert "sessions 1/4  turns 6/10  in flight 3  errors 1 (+1 retried)" in line
     assert line.endswith("hits 75.0%  lag 0.4 ms")
     match = re.search(r"TTFT p50 ([\d.]+) s p95 ([\d.]+) s", line)
@@ -44,7 +44,7 @@ def test_the_line_counts_what_has_ended() -> None:
 def test_nothing_is_invented() -> None:
     shown = Progress(None, None, file=io.StringIO())
     shown.tick(in_flight=0, lag_s=None)
-    assert shown.line().split("s  ", 1)[1] == "turns 0  in flight 0  errors 0"
+    assert shown.parts()[1:] == ["turns 0", "in flight 0", "errors 0"]
 
 
 def test_plain_lines_where_there_is_no_terminal() -> None:
@@ -60,20 +60,40 @@ def test_plain_lines_where_there_is_no_terminal() -> None:
     assert "\x1b" not in out.getvalue()
 
 
-def test_one_line_is_rewritten_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def screen(text: str) -> list[str]:
+    """What a terminal shows of `text`, for the few controls that progress uses."""
+    lines, row = [""], 0
+    for token in re.findall(r"\x1b\[\d*[AJ]|\r|\n|[^\x1b\r\n]+", text):
+        if token == "\x1b[J":
+            lines[row:] = [""]
+        elif token.startswith("\x1b["):
+            row -= int(token[2:-1])
+            assert row >= 0
+        elif token == "\n":
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+        elif token != "\r":
+            lines[row] += token
+    return lines
+
+
+def test_the_state_is_rewritten_in_place_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr(progress, "TERMINAL_INTERVAL_S", 0.01)
     out = Terminal()
-    shown = Progress(2, 1, file=out)
+    shown = Progress(200, 100, file=out)
     shown.start()
-    while out.getvalue().count("\r") < 3:
+    shown.tick(in_flight=3, lag_s=0.001, sessions_done=1)
+    shown.record(record(100))
+    while "\x1b[" not in out.getvalue() or out.getvalue().count("\r") < 3:
         time.sleep(0.002)
+    shown.say("stopping\x1b[2J")
     shown.stop()
-    text = out.getvalue()
-    assert text.count("\n") == 1
-    assert text.endswith("\n")
-    assert all(len(line) < 40 for line in text.rstrip("\n").split("\r\x1b[K"))
+    lines = screen(out.getvalue())
+    assert lines[0] == "stopping\\x1b[2J"
+    assert lines[1].endswith(" s  sessions 1/100  turns 1/200")
+    assert lines[2:] == ["in flight 0  errors 0", "TTFT p50 0.100 s p95 0.100 s", "lag 1.0 ms", ""]
 
 
 def test_a_terminal_that_goes_away_does_not_stop_a_run() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import os
@@ -10,10 +9,11 @@ import shutil
 import sys
 import threading
 import time
+from collections import deque
 from typing import TextIO
 
 from kvbench.model import Record
-from kvbench.render.text import milliseconds, percent, seconds
+from kvbench.render.text import milliseconds, percent, safe, seconds
 
 TERMINAL_INTERVAL_S = 0.5
 PLAIN_INTERVAL_S = 5.0
@@ -22,10 +22,9 @@ BUCKETS_PER_E = 50
 
 
 class Progress:
-    """Live progress on `file`: one line rewritten twice a second on a terminal, else a plain line every 5 s.
+    """Live progress on `file`: the state, rewritten twice a second, on a terminal, else a plain line every 5 s.
 
-    `record` and `tick` cost about a microsecond, take no lock and never write, so they may be called from the event
-    loop; a terminal that blocks (Ctrl-S) cannot stop the run. Totals of None are not known.
+    `record`, `tick` and `say` cost microseconds and never write, so they may be called from the event loop; a terminal that blocks (Ctrl-S) cannot stop the run. Totals of None are not known.
     """
 
     def __init__(self, total_turns: int | None, total_sessions: int | None, file: TextIO | None = None) -> None:
@@ -40,7 +39,10 @@ class Progress:
         self._input_tokens = self._cached_tokens = 0
         self._ttfts: dict[int, int] = {}
         self._started_s = 0.0
-        self._stopping = threading.Event()
+        self._said: deque[str] = deque()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._drawn_lines = 0
         self._writer: threading.Thread | None = None
 
     def start(self) -> None:
@@ -74,21 +76,21 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Write a line of its own, between two states."""
-        with contextlib.suppress(OSError, ValueError):
-            self._file.write(("\r\x1b[K" if self._live else "") + text + "\n")
-            self._file.flush()
+        self._said.append(safe(text))
+        self._wake.set()
 
     def stop(self) -> None:
         """Write the last state and leave the cursor on a line of its own; may be called again."""
         if self._writer is None:
             return
         self._in_flight = 0
-        self._stopping.set()
+        self._stopping = True
+        self._wake.set()
         self._writer.join(timeout=1.0)
         self._writer = None
 
-    def line(self) -> str:
-        """The state in one line, the figures still in flight in it included; TTFT to 2%."""
+    def parts(self) -> list[str]:
+        """The state, a figure each; TTFT to 2%."""
         parts = [f"{time.monotonic() - self._started_s:5.0f} s"]
         if self._sessions_done is not None:
             parts.append(f"sessions {_of(self._sessions_done, self._total_sessions)}")
@@ -101,7 +103,7 @@ class Progress:
             parts.append(f"hits {percent(self._cached_tokens / self._input_tokens)}")
         if self._lag_s is not None:
             parts.append(f"lag {milliseconds(self._lag_s)}")
-        return "  ".join(parts)
+        return parts
 
     def _ttft(self, q: float) -> float:
         buckets = sorted(self._ttfts.copy().items())
@@ -113,19 +115,52 @@ class Progress:
     def _write_until_stopped(self) -> None:
         interval_s = TERMINAL_INTERVAL_S if self._live else PLAIN_INTERVAL_S
         try:
-            while not self._stopping.wait(interval_s):
-                self._write(last=False)
-            self._write(last=True)
+            while not self._stopping:
+                woken = self._wake.wait(interval_s)
+                self._wake.clear()
+                self._write_said()
+                if self._live or not woken:
+                    self._write_state()
+            self._write_said()
+            self._write_state()
+            if self._live:
+                self._write("\n")
         except (OSError, ValueError):
             return  # the terminal has gone, or the file was closed: a run does not end for want of an onlooker
 
-    def _write(self, *, last: bool) -> None:
+    def _write_said(self) -> None:
+        while self._said:
+            self._write(f"{self._erase()}{self._said.popleft()}\n")
+
+    def _write_state(self) -> None:
         if not self._live:
-            self._file.write(self.line() + "\n")
-        else:
-            width = shutil.get_terminal_size().columns
-            self._file.write(f"\r\x1b[K{self.line()[: width - 1]}" + ("\n" if last else ""))
+            self._write("  ".join(self.parts()) + "\n")
+            return
+        lines = _packed(self.parts(), shutil.get_terminal_size().columns - 1)
+        self._write(self._erase() + "\n".join(lines))
+        self._drawn_lines = len(lines)
+
+    def _erase(self) -> str:
+        """Back to where the state on the screen began, and clear from there."""
+        if not self._live:
+            return ""
+        above, self._drawn_lines = max(0, self._drawn_lines - 1), 0
+        return "\r" + (f"\x1b[{above}A" if above else "") + "\x1b[J"
+
+    def _write(self, text: str) -> None:
+        self._file.write(text)
         self._file.flush()
+
+
+def _packed(parts: list[str], width: int) -> list[str]:
+    """`parts` in as few lines of at most `width` as keep each whole; one that is wider still is cut."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and len(lines[-1]) + 2 + len(part) <= width:
+            lines[-1] += f"  {part}"
+        else:
+            lines.append(part[:width])
+    return lines
 
 
 def _of(done: int, total: int | None) -> str:
