@@ -15,6 +15,7 @@ import pytest
 from kvbench.endpoints.client import Endpoint
 from kvbench.endpoints.clock import RunClock
 from kvbench.endpoints.profile import EndpointProfile
+from kvbench.errors import ConfigError
 from kvbench.model import Request
 
 from .conftest import Peer, RawServer, http_chunk
@@ -167,6 +168,26 @@ async def test_cancelling_closes_the_connection(raw_server: StartServer) -> None
             await task
         await closed.wait()
     await endpoint.aclose()
+
+
+async def test_cookies_are_not_carried_from_session_to_session(raw_server: StartServer) -> None:
+    seen: list[tuple[str, bytes]] = []
+    cookie = GOOD.replace(b"\r\n", b"\r\nset-cookie: sticky=1; Path=/\r\n", 1)
+    server = raw_server(remembering(seen, cookie, GOOD))
+    endpoint = await Endpoint.open(EndpointProfile(url=server.url), RunClock.start())
+    try:
+        body = endpoint.build_body(messages=MESSAGES)
+        for i in range(2):
+            assert (await endpoint.send(Request(request_id=f"q{i}", session_id="s", turn=i, body=body))).ok
+    finally:
+        await endpoint.aclose()
+    assert len(seen) == 2
+    assert "cookie" not in seen[1][0].lower()
+
+
+async def test_a_url_that_only_httpx_refuses() -> None:
+    with pytest.raises(ConfigError, match="not a valid URL"):
+        await Endpoint.open(EndpointProfile(url="http://\u2100.example"), RunClock.start())
 
 
 # ------------------------------------------------------------------------------------------------------------- proxy
