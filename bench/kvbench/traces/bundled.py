@@ -15,7 +15,7 @@ def resolve_trace(name: str) -> Path:
     """
     path = Path(name)
     try:
-        if path.exists():
+        if name and path.exists():
             return path
     except (OSError, ValueError):
         raise InputError("not a usable file name", path=name[:200]) from None

@@ -1,6 +1,6 @@
 """One streaming pass over a native trace: where each tree's lines are, and whether all of it can be used.
 
-Memory: 16 bytes a line and some 200 bytes a session; never the text.
+Memory: some 30 bytes a line and 200 bytes a session; of the text only one line at a time, and the shared prompts.
 """
 
 from __future__ import annotations

@@ -95,6 +95,7 @@ _decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 _WHERE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<field>.*)`)?$", re.DOTALL)
+_AT_BYTE = re.compile(r"\(byte (\d+)\)")
 _NOT_A_NUMBER = re.compile(rb"[:\[,]\s*(-?(?:NaN|Infinity|nan|inf))\b")
 _ESCAPED_QUOTE = rb"\u0022"
 _ESCAPE = re.compile(
@@ -242,7 +243,8 @@ def _line_error(raw: bytes, error: Exception) -> LineError:
         return LineError(what, field=field if field not in ("", "[...]", None) else None)
     if number := _NOT_A_NUMBER.search(raw):
         return LineError(f"{number[1].decode()} is no JSON number", hint="leave the field out, or write null")
-    if "truncated" in what:
+    at = _AT_BYTE.search(what)
+    if "truncated" in what or (at and int(at[1]) >= len(raw.rstrip())):
         return LineError(
             "the line ends inside its JSON", hint="was the file cut off? copy it again, or delete the line"
         )

@@ -1,0 +1,426 @@
+"""Whole files: trees are found and read back, bad files are refused with file and line, memory stays small."""
+
+import hashlib
+import json
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvbench.errors import InputError
+from kvbench.model import Recorded, Session, SharedPrompt, TraceHeader, Tree, Turn, TurnRef
+from kvbench.traces.native import TreeEntry, open_trace, validate_trace
+from kvbench.traces.write import trace_lines
+
+HEADER = '{"kvbench_trace": 1, "name": "t", "block_size": 10}'
+USER = [{"role": "user", "content": "go"}]
+
+
+def turn(session: str, number: int, **fields: Any) -> str:
+    if not fields.keys() & {"append", "messages", "hash_ids"}:
+        fields["append"] = USER
+    return json.dumps({"session_id": session, "turn": number, **fields})
+
+
+def child(session: str, parent: str, at: int, **fields: Any) -> str:
+    return turn(session, 0, parent={"session_id": parent, "turn": at}, **fields)
+
+
+def write(tmp_path: Path, *lines: str, header: str = HEADER) -> Path:
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
+    return path
+
+
+# ------------------------------------------------------------------------------------------------------ reading
+
+
+def test_trees_are_read_from_mixed_lines_in_any_order(tmp_path: Path) -> None:
+    lines = [
+        child("b.x", "b", 0),
+        turn("a", 0, start_s=2.5),
+        turn("b", 0),
+        child("b.x.y", "b.x", 0),
+        turn("a", 1, delay_s=1.0),
+        turn("b.x", 1),
+        turn("b", 1, after=["b.x", "b.x.y"]),
+    ]
+    path = write(tmp_path, *lines)
+    with open_trace(path) as trace:
+        assert trace.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+        assert (trace.tree_count, trace.session_count, trace.turn_count) == (2, 4, 7)
+        assert list(trace.tree_entries) == [TreeEntry("a", 2.5, 1, 2), TreeEntry("b", 0.0, 3, 5)]
+        assert trace.tree_entries[-1].root_id == "b"
+        a, b = trace.trees()
+        assert [(s.session_id, [t.line for t in s.turns]) for s in a.sessions] == [("a", [3, 6])]
+        assert [(s.session_id, [t.line for t in s.turns]) for s in b.sessions] == [
+            ("b", [4, 8]),
+            ("b.x", [2, 7]),
+            ("b.x.y", [5]),
+        ]
+        assert trace.raw_lines(1) == [lines[i].encode() + b"\n" for i in (0, 2, 3, 5, 6)]
+        assert trace.raw_head() == [HEADER.encode() + b"\n"]
+
+
+def test_head_and_lines_make_the_same_trace_again(tmp_path: Path) -> None:
+    prompt = '{"prefix": "p", "messages": [{"role": "system", "content": "s"}]}'
+    path = write(tmp_path, prompt, turn("a", 0, prefix="p"), turn("b", 0), turn("a", 1))
+    with open_trace(path) as trace:
+        copy = tmp_path / "copy.jsonl"
+        lines = [*trace.raw_head(), *(line for i in range(trace.tree_count) for line in trace.raw_lines(i))]
+        copy.write_bytes(b"".join(lines))
+        with open_trace(copy) as again:
+            assert again.prefixes == trace.prefixes
+            without_lines = [
+                [(s.session_id, [(t.turn, t.append, t.prefix) for t in s.turns]) for s in tree.sessions]
+                for source in (trace, again)
+                for tree in source.trees()
+            ]
+            assert without_lines[:2] == without_lines[2:]
+
+
+def test_byte_order_mark_line_ends_and_blank_lines_are_repaired_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    lines = [
+        HEADER.encode(),
+        b"",
+        turn("a", 0).encode(),
+        b"   ",
+        rb'{"session_id":"a","turn":1,"append":[],"x":"\ud800"}',
+    ]
+    path.write_bytes(b"\xef\xbb\xbf" + b"\r\n".join(lines))  # and no newline at the end
+    with open_trace(path) as trace:
+        assert (trace.repairs.byte_order_mark, trace.repairs.blank_lines, trace.repairs.lone_surrogates) == (1, 2, 1)
+        (tree,) = trace.trees()
+        assert [t.line for t in tree.sessions[0].turns] == [3, 5]
+        assert trace.raw_head() == [HEADER.encode() + b"\n"]
+        assert all(line.endswith(b"}\n") and b"\r" not in line for line in trace.raw_lines(0))
+
+
+def test_ids_are_data_never_a_path(tmp_path: Path) -> None:
+    before = sorted(tmp_path.parent.iterdir())
+    path = write(tmp_path, turn("../../x", 0), child("/etc/passwd", "../../x", 0), turn("a\u0000\n\u2028b", 0))
+    with open_trace(path) as trace:
+        assert [entry.root_id for entry in trace.tree_entries] == ["../../x", "a\x00\n\u2028b"]
+        assert [session.session_id for session in trace.read_tree(0).sessions] == ["../../x", "/etc/passwd"]
+    assert sorted(tmp_path.iterdir()) == [path]
+    assert sorted(tmp_path.parent.iterdir()) == before
+
+
+def test_a_file_that_changes_is_noticed(tmp_path: Path) -> None:
+    path = write(tmp_path, turn("a", 0), turn("b", 0))
+    with open_trace(path) as trace:
+        trace.read_tree(0)
+        with path.open("a") as file:
+            file.write(turn("c", 0) + "\n")
+        with pytest.raises(InputError, match="changed"):
+            trace.read_tree(1)
+
+
+def test_shared_prompts_are_shared_not_copied_into_turns(tmp_path: Path) -> None:
+    path = write(tmp_path, '{"prefix": "p", "tools": [{"type": "function", "function": {"name": "f"}}]}', turn("a", 0))
+    with open_trace(path) as trace:
+        assert trace.prefixes["p"].tools == ({"type": "function", "function": {"name": "f"}},)
+
+
+# ---------------------------------------------------------------------------------------------------- bad files
+
+BAD = {
+    "gap in turns": ([turn("a", 0), turn("a", 2)], 3, "turn", 'turn 2 of session "a" where turn 1 is due'),
+    "turn twice": ([turn("a", 0), turn("a", 0)], 3, "turn", "where turn 1 is due"),
+    "no turn 0": ([turn("a", 1)], 2, "turn", "where turn 0 is due"),
+    "two contents": ([turn("a", 0, append=USER, messages=USER)], 2, None, "messages and append"),
+    "no content": (['{"session_id": "a", "turn": 0}'], 2, None, "found none"),
+    "unknown prefix": ([turn("a", 0, prefix="p")], 2, "prefix", '"p" is not defined before this line'),
+    "prefix after use": (
+        [turn("a", 0, prefix="p"), '{"prefix": "p", "messages": [{"role": "system", "content": ""}]}'],
+        2,
+        "prefix",
+        "not defined before",
+    ),
+    "prefix twice": (
+        ['{"prefix": "p", "tools": [{}]}', '{"prefix": "p", "tools": [{}]}', turn("a", 0)],
+        3,
+        "prefix",
+        "defined twice",
+    ),
+    "empty prefix": (['{"prefix": "p"}', turn("a", 0)], 2, "prefix", "neither messages nor tools"),
+    "prefix in mid-session": (
+        ['{"prefix": "p", "tools": [{}]}', turn("a", 0), turn("a", 1, prefix="p")],
+        4,
+        "prefix",
+        "opens a context",
+    ),
+    "start of a later turn": ([turn("a", 0), turn("a", 1, start_s=1)], 3, "start_s", "only a session's turn 0"),
+    "start of a child": ([turn("a", 0), child("b", "a", 0, start_s=1)], 3, "start_s", "a child session starts"),
+    "delay of a root": ([turn("a", 0, delay_s=1)], 2, "delay_s", "begins at start_s"),
+    "parent on turn 1": (
+        [turn("a", 0), turn("b", 0), turn("b", 1, parent={"session_id": "a", "turn": 0})],
+        4,
+        "parent",
+        "only a session's turn 0",
+    ),
+    "parent missing": ([child("b", "a", 0)], 2, "parent.session_id", 'no session "a"'),
+    "parent turn missing": ([turn("a", 0), child("b", "a", 1)], 3, "parent.turn", "has turns 0 to 0, not 1"),
+    "own parent": ([child("a", "a", 0)], 2, "parent", "its own ancestor"),
+    "circle of parents": ([child("a", "b", 0), child("b", "a", 0)], 2, "parent", "its own ancestor"),
+    "join of nothing": ([turn("a", 0), turn("a", 1, after=["x"])], 3, "after", 'no session "x"'),
+    "join across trees": ([turn("a", 0), turn("b", 0), turn("b", 1, after=["a"])], 4, "after", "another tree"),
+    "join of itself": ([turn("a", 0), turn("a", 1, after=["a"])], 3, "after", 'waits for "a"'),
+    "join before the start of the joined": (
+        [turn("a", 0), turn("a", 1, after=["b"]), turn("a", 2), child("b", "a", 2)],
+        3,
+        "after",
+        'turn 1 of session "a" waits for "b", which cannot end before it',
+    ),
+    "child waits for its waiting parent": (
+        [turn("a", 0), turn("a", 1, after=["b"]), child("b", "a", 0), turn("b", 1, after=["a"])],
+        3,
+        "after",
+        "cannot end before it",
+    ),
+    "siblings wait for each other": (
+        [turn("a", 0), child("b", "a", 0, after=["c"]), child("c", "a", 0, after=["b"])],
+        3,
+        "after",
+        "cannot end before it",
+    ),
+    "hash ids and content": (
+        [turn("a", 0), turn("a", 1, hash_ids=[], input_tokens=5)],
+        3,
+        "hash_ids",
+        "all of its turns",
+    ),
+    "hash ids without length": ([turn("a", 0, hash_ids=[1])], 2, "input_tokens", "has input_tokens"),
+    "too few hash ids": ([turn("a", 0, hash_ids=[1], input_tokens=25)], 2, "hash_ids", "expected 2, or 3"),
+    "too many hash ids": ([turn("a", 0, hash_ids=[1, 2, 3], input_tokens=20)], 2, "hash_ids", "expected 2, or 2"),
+    "keeps too much": (
+        [turn("a", 0, hash_ids=[1], input_tokens=10), turn("a", 1, hash_ids=[], keep_blocks=2, input_tokens=20)],
+        3,
+        "keep_blocks",
+        "keeps 2 blocks of a previous turn that has 1",
+    ),
+    "keep without hash ids": ([turn("a", 0, keep_blocks=0)], 2, "keep_blocks", "goes with hash_ids"),
+    "message without role": ([turn("a", 0, append=[{"content": "x"}])], 2, "append[0].role", 'has a "role"'),
+    "content a number": ([turn("a", 0, append=[{"role": "user", "content": 3}])], 2, "append[0].content", "a string"),
+    "part without type": (
+        [turn("a", 0, append=[{"role": "user", "content": [{"text": "x"}]}])],
+        2,
+        "append[0].content[0]",
+        "type",
+    ),
+    "tool calls no array": (
+        [turn("a", 0, append=[{"role": "assistant", "content": "", "tool_calls": {"id": "x"}}])],
+        2,
+        "append[0].tool_calls",
+        "array of objects",
+    ),
+    "tool without name": ([turn("a", 0, tools=[{"type": "function"}])], 2, "tools[0].function", "name"),
+    "no turns": (['{"prefix": "p", "tools": [{}]}'], 2, None, "no turns"),
+    "torn last line": ([turn("a", 0), turn("a", 1)[:-5]], 3, None, "ends inside its JSON"),
+    "empty context": ([turn("a", 0), turn("a", 1, messages=[])], 3, "messages", "an empty context"),
+}
+
+
+@pytest.mark.parametrize("case", BAD, ids=lambda case: case.replace(" ", "-"))
+def test_a_bad_trace_is_refused_with_file_and_line(tmp_path: Path, case: str) -> None:
+    lines, line, field, message = BAD[case]
+    path = write(tmp_path, *lines)
+    with pytest.raises(InputError) as caught:
+        open_trace(path)
+    error = caught.value
+    assert (error.line, error.field) == (line, field)
+    assert message in error.message
+    assert error.message.startswith(f"{path}:{line}: ")
+    assert error.exit_code == 2
+    found = validate_trace(path)
+    assert (line, field) in [(problem.line, problem.field) for problem in found.errors]
+
+
+def test_validate_lists_every_problem_in_the_order_of_lines(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, child("b", "gone", 0), "{", turn("a", 0, start_s=-1), turn("c", 0), turn("c", 2), turn("d", 0)
+    )
+    found = validate_trace(path)
+    assert [problem.line for problem in found.errors] == [2, 3, 4, 6]
+    assert found.turns == 4
+    few = validate_trace(path, limit=1)
+    assert (len(few.errors), few.dropped) == (1, 3)
+
+
+def test_a_trace_that_waits_for_an_ancestor_not_waiting_for_it_is_good(tmp_path: Path) -> None:
+    path = write(tmp_path, turn("a", 0), turn("a", 1), child("b", "a", 0), turn("b", 1, after=["a"]))
+    with open_trace(path) as trace:
+        assert trace.tree_count == 1
+
+
+def test_doubtful_tool_calls_are_warnings(tmp_path: Path) -> None:
+    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "c1"}, {"id": "c2"}]}
+    good = [turn("a", 0), turn("a", 1, append=[call, {"role": "tool", "tool_call_id": "c2", "content": "2"}])]
+    rest = turn("a", 2, append=[{"role": "tool", "tool_call_id": "c1", "content": "1"}, *USER])
+    with open_trace(write(tmp_path, *good, rest)) as trace:
+        assert trace.warnings == ()
+    wrong = turn("a", 2, append=[{"role": "tool", "tool_call_id": "c9", "content": "1"}, *USER])
+    with open_trace(write(tmp_path, *good, wrong)) as trace:
+        assert [(w.line, w.field) for w in trace.warnings] == [(4, "append[0]"), (4, "append[1]")]
+        assert 'tool call "c9", which is not open' in trace.warnings[0].message
+        assert "left unanswered: c1" in trace.warnings[1].message
+
+
+def test_files_that_are_no_trace(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        open_trace(tmp_path / "none.jsonl")
+    with pytest.raises(InputError, match="a directory"):
+        open_trace(tmp_path)
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(b"")
+    with pytest.raises(InputError, match="empty"):
+        open_trace(path)
+    path.write_bytes(b"\x1f\x8b\x08\x00rest")
+    with pytest.raises(InputError, match="a gzip file"):
+        open_trace(path)
+    path.write_bytes(b'{"kvbench_trace": 9}\n')
+    with pytest.raises(InputError, match=r":1: kvbench_trace: trace version 9 is newer") as caught:
+        open_trace(path)
+    assert caught.value.hint is not None
+    found = validate_trace(path)
+    assert [(problem.line, problem.field) for problem in found.errors] == [(1, "kvbench_trace")]
+    assert found.errors[0].message.startswith("trace version 9")
+
+
+def test_a_line_over_the_cap_is_refused_and_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvbench.traces.index.MAX_LINE_BYTES", 500)
+    path = write(tmp_path, turn("a", 0), turn("b", 0, append=[{"role": "user", "content": "x" * 2000}]), turn("c", 0))
+    found = validate_trace(path)
+    assert [problem.line for problem in found.errors] == [3]
+    assert found.turns == 2
+
+
+# --------------------------------------------------------------------------------------------------- properties
+
+_texts = st.text(max_size=20)
+_message = st.builds(lambda role, text: {"role": role, "content": text}, st.sampled_from(["user", "assistant"]), _texts)
+_times = st.floats(0, 1e6, allow_nan=False)
+
+
+@st.composite
+def _trees(draw: st.DrawFn) -> list[Tree]:
+    """Random trees: any ids, children at any turn, joins of children by the parent's later turns."""
+    ids = draw(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=9, unique=True))
+    trees: dict[str, list[Session]] = {}
+    lengths: dict[str, tuple[str, int]] = {}
+    for name in ids:
+        options = [None, *lengths]
+        parent = draw(st.sampled_from(options))
+        count = draw(st.integers(1, 4))
+        root = name if parent is None else lengths[parent][0]
+        lengths[name] = (root, count)
+        turns = []
+        for number in range(count):
+            fields: dict[str, Any] = {"append": tuple(draw(st.lists(_message, max_size=2)))}
+            if number == 0 and parent is None:
+                fields["start_s"] = draw(_times)
+            elif number == 0 and parent is not None:
+                fields["parent"] = TurnRef(parent, draw(st.integers(0, lengths[parent][1] - 1)))
+            if number or parent is not None:
+                fields["delay_s"] = draw(_times)
+            if draw(st.booleans()):
+                fields["recorded"] = Recorded(ttft_s=draw(_times), usage={"x": draw(_texts)})
+            if draw(st.booleans()):
+                fields["extra"] = {
+                    "my_" + draw(st.text("ab", max_size=3)): draw(st.one_of(_texts, st.integers(), st.none()))
+                }
+            output = draw(st.one_of(st.none(), st.integers(1, 400)))
+            turns.append(Turn(session_id=name, turn=number, line=0, output_tokens=output, **fields))
+        trees.setdefault(root, []).append(Session(session_id=name, turns=tuple(turns)))
+    return [
+        Tree(root_id=root, start_s=sessions[0].turns[0].start_s or 0.0, sessions=tuple(sessions))
+        for root, sessions in trees.items()
+    ]
+
+
+def _plain(tree: Tree) -> Any:
+    turns = {
+        s.session_id: [(t.turn, t.parent, t.after, t.start_s, t.delay_s, t.append, t.output_tokens) for t in s.turns]
+        for s in tree.sessions
+    }
+    kept = {s.session_id: [(t.recorded, t.extra) for t in s.turns] for s in tree.sessions}
+    return tree.root_id, tree.start_s, turns, kept
+
+
+@settings(max_examples=60, deadline=None)
+@given(trees=_trees(), data=st.data())
+def test_random_trees_come_back_as_they_were_written(
+    tmp_path_factory: pytest.TempPathFactory, trees: list[Tree], data: st.DataObject
+) -> None:
+    header = TraceHeader(name="r", extra={"k": 1})
+    prompt = SharedPrompt(name="p", messages=({"role": "system", "content": "s"},), extra={"n": None})
+    head, *lines = trace_lines(header, [prompt], trees)
+    shared, *lines = lines
+    # Any merge of the sessions' lines that keeps each session's order is the same trace.
+    sessions: dict[str, list[bytes]] = {}
+    for line in lines:
+        sessions.setdefault(json.loads(line)["session_id"], []).append(line)
+    order = data.draw(st.permutations([name for name, group in sessions.items() for _ in group]))
+    merged = [sessions[name].pop(0) for name in order]
+    path = tmp_path_factory.mktemp("r") / "t.jsonl"
+    path.write_bytes(b"".join([head, shared, *merged]))
+    with open_trace(path) as trace:
+        assert trace.header == header
+        assert trace.prefixes == {"p": prompt}
+        read = {tree.root_id: tree for tree in trace.trees()}
+        assert {name: _plain(tree) for name, tree in read.items()} == {tree.root_id: _plain(tree) for tree in trees}
+        assert [entry.root_id for entry in trace.tree_entries] == list(read)
+        assert sum(entry.turns for entry in trace.tree_entries) == len(lines)
+
+
+@settings(max_examples=150, deadline=None)
+@given(raw=st.binary(max_size=60), at=st.integers(0, 3))
+def test_arbitrary_bytes_are_an_input_error_or_a_trace(
+    tmp_path_factory: pytest.TempPathFactory, raw: bytes, at: int
+) -> None:
+    lines = [HEADER.encode(), turn("a", 0).encode(), turn("a", 1).encode()]
+    path = tmp_path_factory.mktemp("b") / "t.jsonl"
+    path.write_bytes(b"\n".join([*lines[:at], raw, *lines[at:]]) + b"\n")
+    try:
+        open_trace(path).close()
+    except InputError as error:
+        assert str(path) in error.message  # noqa: PT017
+
+
+# ------------------------------------------------------------------------------------------------------- memory
+
+
+def _big(megabytes: int) -> Iterator[bytes]:
+    yield HEADER.encode() + b"\n"
+    text = "lorem ipsum dolor sit amet " * 300
+    number = size = 0
+    while size < megabytes * 1_000_000:
+        for session in range(40):
+            line = turn(f"s{session}", number, append=[{"role": "user", "content": text}]).encode() + b"\n"
+            size += len(line)
+            yield line
+        number += 1
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "big.jsonl"
+    with path.open("wb") as file:
+        file.writelines(_big(50))
+    tracemalloc.start()
+    try:
+        with open_trace(path) as trace:
+            _, peak = tracemalloc.get_traced_memory()
+            assert trace.size_bytes > 50_000_000
+            tracemalloc.reset_peak()
+            tree = trace.read_tree(3)
+            _, one_tree = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3_000_000  # the read buffer is 1 MiB of it
+    assert one_tree < 8_000_000  # a fortieth of the file is 1.3 MB
+    assert sum(len(session.turns) for session in tree.sessions) == trace.turn_count // 40
