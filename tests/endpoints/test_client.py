@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from kvbench.endpoints.client import Endpoint
 from kvbench.endpoints.clock import RunClock
@@ -22,6 +25,7 @@ from .conftest import Peer, RawServer, http_chunk
 from .helpers import DONE, LAST_CHUNK, MESSAGES, STREAM_HEAD, answer, event, send, serving, stream
 
 StartServer = Callable[..., RawServer]
+CA = trustme.CA()
 USAGE = {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 8}}
 GOOD = stream(
     event(role="assistant", content=""), event(content="a"), event(content="b", finish="stop", usage=USAGE), DONE
@@ -262,6 +266,54 @@ async def test_a_dead_proxy_is_refused_and_a_drip_through_one_ends(raw_server: S
     record = await send("http://endpoint.invalid", proxy=raw_server(drip).url, timeouts={"total_s": 0.4})
     assert record.error_class == "total_timeout"
     assert set(record.output_text or "") == {"x"}
+
+
+# --------------------------------------------------------------------------------------------------------------- TLS
+
+
+@pytest.fixture(scope="module")
+def server_tls() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    CA.issue_cert("localhost").configure_cert(context)
+    return context
+
+
+@pytest.fixture
+def ca_file(tmp_path: Path) -> str:
+    path = tmp_path / "ca.pem"
+    CA.cert_pem.write_to_path(path)
+    return str(path)
+
+
+async def test_tls_is_verified_and_takes_a_ca_file(
+    raw_server: StartServer, server_tls: ssl.SSLContext, ca_file: str
+) -> None:
+    server = raw_server(serving(GOOD), wrap=lambda sock: server_tls.wrap_socket(sock, server_side=True))
+    url = f"https://localhost:{server.port}"
+    unknown = await send(url)
+    assert unknown.error_class == "tls"
+    assert "certificate" in (unknown.error_message or "")
+    record = await send(url, ca_file=ca_file)
+    assert record.ok, record.error_message
+    assert record.output_text == "ab"
+
+
+async def test_tls_through_a_proxy(raw_server: StartServer, server_tls: ssl.SSLContext, ca_file: str) -> None:
+    asked: list[bytes] = []
+
+    def tunnel(peer: Peer) -> None:
+        asked.append(peer.request()[0].split(b"\r\n")[0])
+        peer.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        with contextlib.suppress(OSError), server_tls.wrap_socket(peer.sock, server_side=True) as wrapped:
+            serving(GOOD)(Peer(wrapped))
+
+    proxy = raw_server(tunnel)
+    record = await send("https://localhost:444", ca_file=ca_file, proxy=proxy.url)
+    assert record.ok, record.error_message
+    assert record.output_text == "ab"
+    assert record.clock.stamp == "loop"
+    assert (await send("https://localhost:444", proxy=proxy.url)).error_class == "tls"
+    assert asked == [b"CONNECT localhost:444 HTTP/1.1"] * 2
 
 
 # ----------------------------------------------------------------------------------------------------- recorded streams

@@ -11,7 +11,7 @@ import msgspec
 
 from kvbench.endpoints.answers import shortened
 from kvbench.endpoints.dialects import vllm
-from kvbench.endpoints.failures import error_text
+from kvbench.endpoints.failures import FAILURES, error_text
 from kvbench.endpoints.metrics import CacheConfig, ServerMetrics
 from kvbench.endpoints.profile import EndpointProfile, key_hint
 from kvbench.endpoints.secrets import Redactor
@@ -159,7 +159,8 @@ def _not_found(profile: EndpointProfile, lists: list[Page]) -> KvbenchError:
     if not answered:
         fault = lists[0].fault
         kind: str = "protocol_error" if fault is None else fault.kind
-        return FailedError(f"{profile.url}: {fault} ({kind})", hint=_HINTS.get(kind, "try again; see the server's log"))
+        why = f"{profile.url}: {FAILURES[kind].sentence} ({fault})"
+        return FailedError(why, hint=_HINTS.get(kind, "try again; see the server's log"))
 
     def telling(page: Page) -> int:
         status = page.status or 0
