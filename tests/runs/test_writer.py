@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -7,11 +8,15 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from kvbench.errors import UsageError
+import kvbench.runs.writer as writer_module
+from kvbench.errors import FailedError, UsageError
 from kvbench.model import Clock, Expectation, Record, RunInfo, Usage
 from kvbench.runs.lock import is_locked, lock_run
 from kvbench.runs.reader import load_run, status_text
@@ -199,3 +204,41 @@ def test_run_json_that_cannot_be_replaced_stays_as_it_was(tmp_path: Path) -> Non
     assert out == "4\n"
     assert load_run(tmp_path / "child").info.status == "started"
     assert not (tmp_path / "child" / "run.json.tmp").exists()
+
+
+def test_rows_are_synced_by_a_timer_and_a_disk_that_loses_them_stops_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "SYNC_INTERVAL_S", 0.005)
+    synced: list[str] = []
+    broken = threading.Event()
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        if broken.is_set():
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        synced.append(f"{threading.current_thread().name} {os.readlink(f'/proc/self/fd/{fd}')}")
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    writer = RunWriter.create(tmp_path, INFO)
+    try:
+        writer.record(record("a"))
+        wanted = f"kvbench-run-sync {writer.dir / 'records.jsonl'}"
+        until(lambda: wanted in synced)
+        broken.set()
+        writer.record(record("b"))
+        until(lambda: writer._failure is not None)
+        with pytest.raises(FailedError, match="Input/output error"):
+            writer.record(record("c"))
+    finally:
+        broken.clear()
+        writer.close()
+    assert [r.request_id for r in load_run(writer.dir).records] == ["a", "b"]
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)

@@ -60,7 +60,9 @@ def _complete_trees(run: Run, frame: pd.DataFrame) -> frozenset[str]:
     Whether a tree came to its end is known from events of kind tree_ended; without any, from the run's own end.
     """
     ended = {
-        str(event.get("root_id")): bool(event.get("complete")) for event in run.events if event["kind"] == "tree_ended"
+        str(event.get("root_id")): bool(event.get("complete"))
+        for event in run.events
+        if event.get("kind") == "tree_ended"
     }
     if not ended and (run.info.status != "done" or run.info.settings.get("duration_s") is not None):
         return frozenset()

@@ -26,7 +26,7 @@ def server_figures(run: Run) -> tuple[ServerFigures | None, list[Warning]]:
     Figures None: no scrape before the run or none after it. All records count, the warm-up too, as the server counts
     them.
     """
-    events = [event for event in run.events if event["kind"] == "metrics" and "metrics" in event]
+    events = [event for event in run.events if event.get("kind") == "metrics" and "metrics" in event]
     if not events or events[0].get("phase") != "before" or events[-1].get("phase") != "after":
         return None, []
     scrapes, warnings = _scrapes(events)

@@ -91,7 +91,7 @@ def _ttft_by_hit(ran: Measured, block_size: int | None) -> dict[str, Quantiles]:
 
 def _own_error_so_far(run: Run) -> OwnError:
     """For a run whose end was never written: from its records, and the lag samples among its events."""
-    lags = [int(event["lag_ns"]) for event in run.events if event["kind"] == "lag" and "lag_ns" in event]
+    lags = [event["lag_ns"] for event in run.events if event.get("kind") == "lag" and "lag_ns" in event]
     return own_error(run.records, loop_lags_ns=lags)
 
 

@@ -24,7 +24,8 @@ BUCKETS_PER_E = 50
 class Progress:
     """Live progress on `file`: the state, rewritten twice a second, on a terminal, else a plain line every 5 s.
 
-    `record`, `tick` and `say` cost microseconds and never write, so they may be called from the event loop; a terminal that blocks (Ctrl-S) cannot stop the run. Totals of None are not known.
+    `record`, `tick` and `say` cost microseconds and never write, so they may be called from the event loop; a terminal
+    that blocks (Ctrl-S) cannot stop the run. Totals of None are not known.
     """
 
     def __init__(self, total_turns: int | None, total_sessions: int | None, file: TextIO | None = None) -> None:

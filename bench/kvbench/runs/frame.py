@@ -36,11 +36,11 @@ def records_frame(run: Run | Sequence[Record]) -> pd.DataFrame:
         "phase": [record.phase for record in records],
         "final": np.array([record.final for record in records], dtype=bool),
         "ok": np.array([record.ok for record in records], dtype=bool),
-        "error_class": pd.array([record.error_class for record in records], dtype=object),
+        "error_class": _objects(record.error_class for record in records),
         "http_status": _counts(record.http_status for record in records),
-        "finish_reason": pd.array([record.finish_reason for record in records], dtype=object),
-        "chunks_ns": pd.array([clock.chunks for clock in clocks], dtype=object),
-        "rule": pd.array([record.expectation and record.expectation.rule for record in records], dtype=object),
+        "finish_reason": _objects(record.finish_reason for record in records),
+        "chunks_ns": _objects(clock.chunks for clock in clocks),
+        "rule": _objects(None if record.expectation is None else record.expectation.rule for record in records),
     }
     moments = {
         "scheduled": _seconds(clock.scheduled for clock in clocks),
@@ -102,6 +102,15 @@ def _tpot_ns(record: Record) -> float | None:
 
 def _seconds(values_ns: Iterable[float | None]) -> list[float]:
     return [np.nan if value is None else value / NS_PER_S for value in values_ns]
+
+
+def _objects(values: Iterable[object]) -> pd.Series:
+    every = list(values)
+    # An array made from lists of one length at once would have two dimensions.
+    column = np.empty(len(every), dtype=object)
+    for i, value in enumerate(every):
+        column[i] = value
+    return pd.Series(column)
 
 
 def _counts(values: Iterable[int | None]) -> pd.arrays.IntegerArray:
