@@ -59,6 +59,7 @@ class _Exchange:
         self.request_id = request_id
         self.job = job
         self.unsent: list[bytes] = []
+        self.new_tokens = 0
         self.last = False
         self.last_token_ns = 0
         self.first_write_ns: int | None = None
@@ -154,6 +155,7 @@ class Service:
             if exchange is None:
                 continue
             ready[exchange] = None
+            exchange.new_tokens += 1
             exchange.last, exchange.last_token_ns = token.last, token.at_ns
             if exchange.answer.plan.stream:
                 if token.number == 0 and exchange.answer.plan.chat:
@@ -172,9 +174,11 @@ class Service:
         if exchange.first_write_ns is None:
             exchange.first_write_ns = now_ns
             self._metrics.first_token(job, now_ns)
-        elif exchange.last_write_ns is not None:
-            self._metrics.inter_token.observe((now_ns - exchange.last_write_ns) / NS)
-        exchange.last_write_ns = now_ns
+        else:
+            self._metrics.inter_token.observe((now_ns - (exchange.last_write_ns or now_ns)) / NS)
+        for _ in range(exchange.new_tokens - 1):  # written together after a late wake-up
+            self._metrics.inter_token.observe(0.0)
+        exchange.new_tokens, exchange.last_write_ns = 0, now_ns
         if exchange.last:
             self._metrics.finished(job, exchange.last_token_ns, now_ns)
         if answer.plan.stream:

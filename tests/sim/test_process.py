@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from kvbench.errors import FailedError, UsageError
+from kvbench.sim.process import SimProcess
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, within a time that is generous on a busy machine."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z":  # ended, and whoever adopted it has not asked yet
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_it_starts_answers_and_stops() -> None:
+    sim = SimProcess.start("tiny")
+    try:
+        assert httpx.get(f"{sim.url}/health", trust_env=False).status_code == 200
+        assert sim.pid != os.getpid()
+    finally:
+        sim.stop()
+    assert gone(sim.pid)
+    sim.stop()
+
+
+def test_it_outlives_ctrl_c_and_obeys_sigterm() -> None:
+    with SimProcess.start("tiny") as sim:
+        os.kill(sim.pid, signal.SIGINT)
+        assert httpx.get(f"{sim.url}/health", trust_env=False).status_code == 200
+        os.kill(sim.pid, signal.SIGTERM)
+        sim._process.wait(20)
+        assert sim._process.returncode == 0
+
+
+def test_it_ends_when_its_parent_is_killed() -> None:
+    program = "from kvbench.sim.process import SimProcess; import time\n"
+    program += "sim = SimProcess.start('tiny'); print(sim.pid, flush=True); time.sleep(600)"
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    try:
+        pid = int(parent.stdout.readline())
+    finally:
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+    assert gone(pid)
+
+
+def test_what_cannot_be_meant_starts_nothing() -> None:
+    with pytest.raises(UsageError, match="'huge'; there are: vllm-small, tiny"):
+        SimProcess.start("huge")
+    with pytest.raises(UsageError, match="block_size = 0"):
+        SimProcess.start("tiny", settings={"block_size": 0})
+
+
+def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
+    with pytest.raises(
+        FailedError, match=r"ended with code 4 at its start: .*no-such/truth.jsonl.*No such file"
+    ) as caught:
+        SimProcess.start("tiny", truth_log=tmp_path / "no-such" / "truth.jsonl")
+    assert caught.value.exit_code == 4
+
+
+def test_a_port_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-m", "kvbench.sim", "--preset", "tiny", "--port", str(port)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 4
+    assert done.stderr == f"cannot listen on 127.0.0.1:{port}: Address already in use\n"
+    assert done.stdout == ""
+
+
+def test_the_ready_line_is_one_json_object() -> None:
+    command = [sys.executable, "-m", "kvbench.sim", "--preset", "tiny", "--set", "model=mini"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            ready = json.loads(process.stdout.readline())
+            assert ready["pid"] == process.pid
+            models = httpx.get(f"{ready['url']}/v1/models", trust_env=False).json()
+            assert models["data"][0]["id"] == "mini"
+        finally:
+            process.terminate()
+        assert process.wait(20) == 0
+
+
+def test_it_imports_nothing_heavy() -> None:
+    program = "import sys, kvbench.sim.__main__\n"
+    program += "print(sorted({'numpy', 'pandas', 'httpx', 'typer', 'rich'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
