@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbench.runs.quantiles import quantile, quantiles
@@ -37,6 +37,7 @@ def test_a_rank_on_a_finite_value_below_infinity_stays_finite() -> None:
     assert quantile([1.0, math.inf, math.inf], 0.75) == math.inf
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40), st.floats(0, 1))
 def test_agrees_with_numpy(values: list[float], q: float) -> None:
     assert quantile(sorted(values), q) == pytest.approx(float(np.quantile(values, q)), rel=1e-9, abs=1e-6)
