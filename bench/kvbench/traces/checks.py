@@ -24,34 +24,45 @@ def check_shared_prompt(prompt: SharedPrompt, line: int, log: ProblemLog) -> Non
 def check_fields(turn: Turn, log: ProblemLog) -> None:
     """Which fields may stand together on one line."""
     line = turn.line
-    given = [name for name in _CONTENT_FIELDS if getattr(turn, name) is not None]
-    if len(given) != 1:
+    messages, append, hash_ids = turn.messages, turn.append, turn.hash_ids
+    if (messages is not None) + (append is not None) + (hash_ids is not None) != 1:
+        given = [name for name in _CONTENT_FIELDS if getattr(turn, name) is not None]
         found = " and ".join(given) if given else "none"
         log.error(line, f"a turn has exactly one of messages, append and hash_ids; found {found}")
-    if turn.parent is not None and turn.turn != 0:
-        log.error(line, "only a session's turn 0 names its parent", field="parent")
-    if turn.start_s is not None and turn.turn != 0:
-        log.error(line, "only a session's turn 0 has a start; later turns have delay_s", field="start_s")
-    if turn.start_s is not None and turn.parent is not None:
-        log.error(line, "a child session starts delay_s after its parent's turn ended", field="start_s")
-    if turn.turn == 0 and turn.parent is None and turn.delay_s:
-        log.error(line, "a root session begins at start_s; it has nothing to wait for", field="delay_s")
-    if turn.prefix is not None and turn.hash_ids is not None:
-        log.error(line, "hash_ids stand for the whole prompt, a shared prompt included", field="prefix")
-    elif turn.prefix is not None and turn.turn != 0 and turn.messages is None:
-        log.error(
-            line,
-            "a shared prompt opens a context: name it on turn 0, or with messages, which begin a new context",
-            field="prefix",
-        )
-    if turn.keep_blocks is not None and turn.hash_ids is None:
+    if turn.turn == 0:
+        _check_first_turn(turn, log)
+    else:
+        if turn.parent is not None:
+            log.error(line, "only a session's turn 0 names its parent", field="parent")
+        if turn.start_s is not None:
+            log.error(line, "only a session's turn 0 has a start; later turns have delay_s", field="start_s")
+    if turn.prefix is not None:
+        if hash_ids is not None:
+            log.error(line, "hash_ids stand for the whole prompt, a shared prompt included", field="prefix")
+        elif turn.turn != 0 and messages is None:
+            log.error(
+                line,
+                "a shared prompt opens a context: name it on turn 0, or with messages, which begin a new context",
+                field="prefix",
+            )
+    if turn.keep_blocks is not None and hash_ids is None:
         log.error(line, "keep_blocks goes with hash_ids (which may be empty)", field="keep_blocks")
-    _check_messages(turn.messages or (), "messages", line, log)
-    _check_messages(turn.append or (), "append", line, log)
+    if append:
+        _check_messages(append, "append", line, log)
+    if messages:
+        _check_messages(messages, "messages", line, log)
+    elif messages is not None and turn.prefix is None:
+        log.error(line, "an empty context: messages must hold a message, or the line a prefix", field="messages")
     if turn.tools:
         _check_tools(turn.tools, line, log)
-    if turn.messages is not None and not turn.messages and turn.prefix is None:
-        log.error(line, "an empty context: messages must hold a message, or the line a prefix", field="messages")
+
+
+def _check_first_turn(turn: Turn, log: ProblemLog) -> None:
+    if turn.parent is None:
+        if turn.delay_s:
+            log.error(turn.line, "a root session begins at start_s; it has nothing to wait for", field="delay_s")
+    elif turn.start_s is not None:
+        log.error(turn.line, "a child session starts delay_s after its parent's turn ended", field="start_s")
 
 
 def check_blocks(turn: Turn, header: TraceHeader, previous_blocks: int, log: ProblemLog) -> int:

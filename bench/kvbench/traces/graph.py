@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from itertools import pairwise
 
 from kvbench.model import Turn
 from kvbench.traces.problems import ProblemLog
@@ -113,11 +114,15 @@ class Sessions:
                 root = root_of[at] = at if self.turns[at] else _BROKEN
             for member in path:
                 root_of[member] = root
-        roots = [session for session, root in enumerate(root_of) if root == session]
-        roots.sort(key=self._first_line.__getitem__)
-        self._roots = array("I", roots)
-        tree_of_root = {root: tree for tree, root in enumerate(roots)}
-        self._tree_of = array("q", (tree_of_root.get(root, -1) for root in root_of))
+        roots = array("I", (session for session, root in enumerate(root_of) if root == session))
+        lines = self._first_line
+        if any(lines[a] > lines[b] for a, b in pairwise(roots)):
+            roots = array("I", sorted(roots, key=lines.__getitem__))
+        self._roots = roots
+        tree_of_root = array("q", [-1]) * len(self.names)
+        for tree, root in enumerate(roots):
+            tree_of_root[root] = tree
+        self._tree_of = array("q", (tree_of_root[root] if root >= 0 else -1 for root in root_of))
 
     def _check_joins(self, log: ProblemLog) -> None:
         suspects: set[int] = set()

@@ -136,7 +136,10 @@ def decode_header(raw: bytes) -> TraceHeader:
 
 def decode_line(raw: bytes, number: int) -> Turn | SharedPrompt:
     """Any line after the header; `number` (from 1) becomes Turn.line. Raises LineError."""
-    line = _typed(_decode_turn, raw)
+    try:
+        line = _decode_turn(raw)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise _line_error(raw, error) from None
     if line.session_id is None:
         return _shared_prompt(raw)
     if line.turn is None:
@@ -284,11 +287,9 @@ def _refuse_duplicates(raw: bytes) -> None:
         raise _line_error(raw, error) from None
 
 
-def _quotes(obj: object) -> int:
-    """Quotes in `obj` as JSON: two a string and one for each quote in it, which is escaped as \\"."""
-    return _encode(obj).count(b'"')
-
-
 def _quotes_agree(raw: bytes, obj: object) -> bool:
-    """Whether everything in `raw` is in `obj`: a field more, or a key twice, is at least two quotes more."""
-    return raw.count(b'"') == _quotes(obj) and _ESCAPED_QUOTE not in raw
+    """Whether everything in `raw` is in `obj`: a field more, or a key twice, is at least two quotes more.
+
+    A string has two quotes, and one for each quote in it, which the encoder escapes as \\" and `raw` may as \\u0022.
+    """
+    return raw.count(b'"') == _encode(obj).count(b'"') and _ESCAPED_QUOTE not in raw
