@@ -68,6 +68,7 @@ def until_closed(peer: Peer) -> None:
         pytest.param(b"".join(GOOD).replace(b', "model"', b',\ndata: "model"'), id="several data lines"),
         pytest.param(b"id: 7\nretry: 10\n" + b"".join(GOOD), id="other fields"),
         pytest.param(b"".join(GOOD)[:-1], id="no blank line at the end"),
+        pytest.param(b"".join(GOOD)[:-2], id="no line end at the end"),
     ],
 )
 async def test_framing_in_any_split_gives_the_same_answer(raw_server: StartServer, body: bytes) -> None:
@@ -409,6 +410,17 @@ async def test_a_server_that_does_not_stream_gives_an_answer_without_ttft(raw_se
     assert record.clock.first_token is None
     assert record.clock.last_token == record.clock.end
     assert record.clock.chunks == []
+
+
+@pytest.mark.parametrize("head", [b"", b"content-type: text/plain\r\n", b"content-type: application/octet-stream\r\n"])
+async def test_without_a_telling_content_type_the_body_decides(raw_server: StartServer, head: bytes) -> None:
+    untyped = stream(b": hello\n\n", *GOOD).replace(b"content-type: text/event-stream\r\n", head)
+    record = await send(raw_server(serving(untyped)).url)
+    assert (record.error_class, record.output_text, len(record.clock.chunks)) == (None, "Héllo", 2)
+    whole = answer({"choices": [{"message": {"content": "hi"}}]}).replace(b"content-type: application/json\r\n", head)
+    assert (await send(raw_server(serving(whole)).url)).output_text == "hi"
+    page = answer(b"<html></html>").replace(b"content-type: application/json\r\n", head)
+    failed(await send(raw_server(serving(page)).url), "bad_content_type")
 
 
 async def test_an_error_in_a_json_answer_with_status_200(raw_server: StartServer) -> None:

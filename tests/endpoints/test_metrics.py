@@ -45,7 +45,7 @@ AFTER = (
 def test_parser_reads_escapes_numbers_and_timestamps() -> None:
     samples = parse_prometheus(
         'a{x="q\\"uote",y="back\\\\slash",z="new\\nline",w="{a=b},"} 1.5 1700000000000\n'
-        'b NaN\nc +Inf\nd{} -2e3\r\n# a comment {\n\ne{a="1",} 7\n'
+        'b NaN\nc +Inf\nd{} -2e3\r\n# a comment {\n\ne{a="1",} 7\nf{ } 8\ng{ a = "2" , b="" } 9\n'
     )
     assert samples["a"][0].labels == {"x": 'q"uote', "y": "back\\slash", "z": "new\nline", "w": "{a=b},"}
     assert samples["a"][0].value == 1.5
@@ -53,9 +53,11 @@ def test_parser_reads_escapes_numbers_and_timestamps() -> None:
     assert samples["c"][0].value == math.inf
     assert samples["d"][0] == ({}, -2000.0)
     assert samples["e"][0] == ({"a": "1"}, 7.0)
+    assert samples["f"][0] == ({}, 8.0)
+    assert samples["g"][0] == ({"a": "2", "b": ""}, 9.0)
 
 
-@pytest.mark.parametrize("text", ["<!doctype html>", "a{x=1} 2", "a", "a b c d", 'a{x="1" 2', 'a{x="1"}'])
+@pytest.mark.parametrize("text", ["<!doctype html>", "a 1x", "a{x=1} 2", "a", "a b c d", 'a{x="1" 2', 'a{x="1"}'])
 def test_parser_refuses_what_is_no_such_text(text: str) -> None:
     with pytest.raises(ValueError, match="line 2"):
         parse_prometheus("ok 1\n" + text)
