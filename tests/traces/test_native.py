@@ -4,12 +4,14 @@ import hashlib
 import json
 import tracemalloc
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from kvbench.errors import InputError
 from kvbench.model import Recorded, Session, SharedPrompt, TraceHeader, Tree, Turn, TurnRef
@@ -337,10 +339,25 @@ def _trees(draw: st.DrawFn) -> list[Tree]:
             output = draw(st.one_of(st.none(), st.integers(1, 400)))
             turns.append(Turn(session_id=name, turn=number, line=0, output_tokens=output, **fields))
         trees.setdefault(root, []).append(Session(session_id=name, turns=tuple(turns)))
+    for sessions in trees.values():
+        for child_session in sessions[1:]:
+            _join(draw, sessions, child_session)
     return [
         Tree(root_id=root, start_s=sessions[0].turns[0].start_s or 0.0, sessions=tuple(sessions))
         for root, sessions in trees.items()
     ]
+
+
+def _join(draw: st.DrawFn, sessions: list[Session], joined: Session) -> None:
+    """Let a later turn of the parent wait for `joined`, perhaps."""
+    assert joined.parent is not None
+    at = next(i for i, session in enumerate(sessions) if session.session_id == joined.parent.session_id)
+    turns = list(sessions[at].turns)
+    later = range(joined.parent.turn + 1, len(turns))
+    if later and draw(st.booleans()):
+        number = draw(st.sampled_from(later))
+        turns[number] = structs.replace(turns[number], after=(*turns[number].after, joined.session_id))
+        sessions[at] = Session(session_id=sessions[at].session_id, turns=tuple(turns))
 
 
 def _plain(tree: Tree) -> Any:
@@ -390,6 +407,45 @@ def test_arbitrary_bytes_are_an_input_error_or_a_trace(
         open_trace(path).close()
     except InputError as error:
         assert str(path) in error.message  # noqa: PT017
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    sessions=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4), st.integers(0, 2)), min_size=1, max_size=5),
+    joins=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 5)), max_size=5),
+)
+@example(sessions=[(3, 0, 0), (1, 0, 1)], joins=[(0, 2, 1), (0, 2, 2)])
+def test_a_trace_is_refused_exactly_if_its_waits_have_a_circle(
+    tmp_path_factory: pytest.TempPathFactory,
+    sessions: list[tuple[int, int, int]],
+    joins: list[tuple[int, int, int]],
+) -> None:
+    """Against a topological order of all turns, worked out by the standard library."""
+    lengths = [3, *(length for length, _, _ in sessions)]
+    parents = {i + 1: (at % (i + 1), turn % lengths[at % (i + 1)]) for i, (_, at, turn) in enumerate(sessions)}
+    after: dict[tuple[int, int], list[int]] = {}
+    for session, number, other in joins:
+        session %= len(lengths)
+        after.setdefault((session, number % lengths[session]), []).append(other % len(lengths))
+    lines, waits = [], {}
+    for session, length in enumerate(lengths):
+        for number in range(length):
+            fields: dict[str, Any] = {"after": [f"s{other}" for other in after.get((session, number), ())]}
+            waits[session, number] = [(other, lengths[other] - 1) for other in after.get((session, number), ())]
+            if number:
+                waits[session, number].append((session, number - 1))
+            elif session in parents:
+                parent, at = parents[session]
+                fields["parent"] = {"session_id": f"s{parent}", "turn": at}
+                waits[session, number].append((parent, at))
+            lines.append(turn(f"s{session}", number, **fields))
+    try:
+        TopologicalSorter(waits).prepare()
+        ends = True
+    except CycleError:
+        ends = False
+    path = write(tmp_path_factory.mktemp("w"), *lines)
+    assert ends is not any("cannot end" in problem.message for problem in validate_trace(path).errors)
 
 
 # ------------------------------------------------------------------------------------------------------- memory

@@ -63,6 +63,10 @@ def test_the_bundled_trace_is_what_it_says() -> None:
             assert [set(turn.after) for turn in joins] == [{s.session_id for s in tree.sessions[1:]}]
             assert all(session.turns[0].prefix == "explorer" for session in tree.sessions[1:])
         assert len(trace.prefixes["coder"].tools) == 10
+        described = (
+            f"{trace.session_count} sessions of coding agents (13 roots, 5 sub-agents), {trace.turn_count} turns"
+        )
+        assert described in (WORKLOADS / "README.md").read_text()
     assert TRACE.stat().st_size < 2_000_000
 
 

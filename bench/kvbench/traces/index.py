@@ -14,7 +14,7 @@ from typing import BinaryIO
 import msgspec
 
 from kvbench.errors import InputError
-from kvbench.model import SharedPrompt, TraceHeader, Turn
+from kvbench.model import TRACE_VERSION, SharedPrompt, TraceHeader, Turn
 from kvbench.traces import graph
 from kvbench.traces.checks import ToolCalls, check_blocks, check_fields, check_shared_prompt
 from kvbench.traces.lines import (
@@ -154,7 +154,8 @@ def _header(raw: bytes, number: int, index: TraceIndex, path: Path) -> TraceHead
     try:
         return decode_header(repaired)
     except LineError as error:  # Without a header nothing that follows can be judged.
-        raise InputError(error.message, path=path, line=number, field=error.field, hint=error.hint) from None
+        hint = error.hint or f'the first line of a native trace is {{"kvbench_trace": {TRACE_VERSION}, "name": "..."}}'
+        raise InputError(error.message, path=path, line=number, field=error.field, hint=hint) from None
 
 
 def _add_prefix(prompt: SharedPrompt, number: int, index: TraceIndex, log: ProblemLog) -> None:

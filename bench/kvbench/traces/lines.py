@@ -111,10 +111,7 @@ def decode_header(raw: bytes) -> TraceHeader:
     """First line of a native trace. Raises LineError: no header, or a version this kvbench does not know."""
     obj = _object(raw)
     if "kvbench_trace" not in obj:
-        raise LineError(
-            "not a native kvbench trace: its first line must be a header",
-            hint=f'the first line of a native trace is {{"kvbench_trace": {TRACE_VERSION}, "name": "..."}}',
-        )
+        raise LineError("not a native kvbench trace: its first line must be a header")
     version = obj["kvbench_trace"]
     if type(version) is int and version > TRACE_VERSION:
         raise LineError(
