@@ -43,6 +43,7 @@ class SimProcess:
     ) -> SimProcess:
         """Start it on a free loopback port and wait until it listens.
 
+        truth_log: JSONL, a service.Truth a request, appended after the answer's last byte left; complete after stop().
         UsageError for an unknown preset or setting, FailedError (with the end of its stderr) where it does not start.
         """
         resolve_preset(preset, settings)
