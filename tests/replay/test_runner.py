@@ -76,6 +76,7 @@ class Observer:
         self.on_record: Callable[[Record], None] = lambda record: None
         self.trees: list[str] = []
         self.sessions_ended = 0
+        self.complete: dict[str, bool] = {}
 
     def record(self, record: Record) -> None:
         self.records.append(record)
@@ -86,6 +87,9 @@ class Observer:
 
     def session_ended(self) -> None:
         self.sessions_ended += 1
+
+    def tree_ended(self, root_id: str, complete: bool) -> None:
+        self.complete[root_id] = complete
 
     def of(self, session_id: str, turn: int) -> Record:
         return next(r for r in self.records if (r.session_id, r.turn, r.final) == (session_id, turn, True))
@@ -154,7 +158,11 @@ async def test_pauses_children_and_joins_are_due_exactly_after_what_they_wait_fo
 
 
 async def test_roots_start_at_their_trace_time_scaled(tmp_path: Path) -> None:
-    got = await Replay(tmp_path, FAN_OUT, RunSettings(time_scale=0.5)).run()
+    replay = Replay(tmp_path, FAN_OUT, RunSettings(time_scale=0.5))
+    got = await replay.run()
+    assert got.complete == {"a": True, "b": True}
+    # a: 0.02, its child a.x: + 0.03 + 0.01, a again: + 0.02; b starts at 0.05
+    assert replay.runner.trace_s == pytest.approx(0.08)
     assert got.of("b", 0).clock.scheduled - got.of("a", 0).clock.scheduled == 25 * MS
 
 
@@ -292,7 +300,7 @@ async def test_stop_lets_what_is_in_flight_end_and_starts_nothing_more(tmp_path:
     replay.observer.on_record = lambda record: replay.runner.stop()
     got = await replay.run()
     assert [(r.session_id, r.turn, r.ok) for r in got.records] == [("a", 0, True), ("b", 0, True)]
-    assert replay.runner.cut_short
+    assert got.complete == {"a": False, "b": True}
 
 
 async def test_stop_wakes_a_join_and_a_backoff(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 BEAT_S = 0.05
 GROWTH_LIMIT_BYTES = 512 * 1024 * 1024
-SUSPEND_LIMIT_S = 0.5
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 

@@ -21,11 +21,11 @@ from kvbench.endpoints.discovery import EndpointInfo
 from kvbench.endpoints.metrics import ServerMetrics
 from kvbench.endpoints.profile import EndpointProfile
 from kvbench.errors import ConfigError, FailedError, KvbenchError
-from kvbench.model import Expectation, Record, Request, RunInfo, Trust, Warning
+from kvbench.model import Expectation, Record, Request, RunInfo, Warning
 from kvbench.replay.environment import environment
 from kvbench.replay.expectation import PromptReplay, expect_hits
 from kvbench.replay.limits import Limits
-from kvbench.replay.monitor import SUSPEND_LIMIT_S, ClientHealth, Monitor
+from kvbench.replay.monitor import ClientHealth, Monitor
 from kvbench.replay.prompts import Prompt
 from kvbench.replay.runner import Runner
 from kvbench.replay.schedule import Arrival
@@ -174,6 +174,7 @@ class _Replay:
     arrivals: dict[str, Arrival] = field(default_factory=dict)
     warnings: list[Warning] = field(default_factory=list)
     sessions_ended: int = 0
+    trace_s: float | None = None
     interrupted: bool = False
     aborted: bool = False
     _written: set[int] = field(default_factory=set)
@@ -232,9 +233,11 @@ class _Replay:
             health = monitor.stop()
             ticking.cancel()
             await asyncio.gather(ticking, return_exceptions=True)
+            self.watcher.tick(runner.in_flight, monitor.last_lag_s, self.sessions_ended)
+            self.watcher.stop()
+            self.trace_s = runner.trace_s
             await scraper.stop()
             self.warnings += scraper.warnings
-            self.watcher.stop()
         return health
 
     async def _tick(self, runner: Runner, monitor: Monitor) -> None:
@@ -282,6 +285,9 @@ class _Replay:
     def session_ended(self) -> None:
         self.sessions_ended += 1
 
+    def tree_ended(self, root_id: str, complete: bool) -> None:
+        self.writer.event("tree_ended", self.clock.now_ns(), root_id=root_id, complete=complete)
+
     def _metrics(self, phase: str, metrics: ServerMetrics) -> None:
         self.writer.event("metrics", self.clock.now_ns(), phase=phase, metrics=metrics.to_dict())
 
@@ -291,7 +297,13 @@ class _Replay:
         """Token ids are asked for when nothing is being timed any more; what stands in the way becomes a warning."""
         rule, why_not = self._rule()
         if rule is None:
-            self.warnings.append(Warning(code="no_expectation", message=f"no expected hits: {why_not}"))
+            self.warnings.append(
+                Warning(
+                    code="no_expectation",
+                    message=f"no expected hits: {why_not}",
+                    advice="hit rates are then what the endpoint reports, with nothing to hold them against",
+                )
+            )
             return
         settings = self.plan.settings
         sender = _Sender(self.endpoint, self.info, settings, self.plan.model)
@@ -345,6 +357,7 @@ class _Replay:
             measured,
             loop_lags_ns=health.loop_lags_ns if health is not None else (),
             clock_step_s=health.clock_step_s if health is not None else None,
+            suspended_s=health.suspended_s if health is not None else None,
             gc_collections=health.gc_collections if health is not None else None,
             gc_pause_max_s=health.gc_pause_max_s if health is not None else None,
             gc_mode=health.gc_mode if health is not None else None,
@@ -354,10 +367,10 @@ class _Replay:
             for r in measured
             if r.ok and r.final and r.clock.first_token is not None and r.clock.sent is not None
         )
-        trust = judge(error, ttft_p50_s=quantile(ttfts, 0.5))
-        if health is not None and health.suspended_s > SUSPEND_LIMIT_S:
-            reason = f"the machine was suspended for {health.suspended_s:.1f} s during the run: run again"
-            trust = Trust(verdict="degraded", reasons=(*trust.reasons, reason))
+        trace = self.writer.info.trace
+        settings = self.plan.settings
+        if settings.live_trees is None and settings.rate is None:
+            trace = trace | {"span_s": self.trace_s}
         return replace(
             self.writer.info,
             status=status,
@@ -365,7 +378,8 @@ class _Replay:
             ended_at=_utc_now(),
             wall_s=(self.clock.now_ns() - began_ns) / 1e9,
             own_error=error,
-            trust=trust,
+            trust=judge(error, ttft_p50_s=quantile(ttfts, 0.5)),
+            trace=trace,
             warnings=(*self.endpoint.warnings, *self.warnings),
         )
 

@@ -35,6 +35,15 @@ class Observer(Protocol):
     def record(self, record: Record) -> None: ...
     def tree_started(self, arrival: Arrival, root_id: str) -> None: ...
     def session_ended(self) -> None: ...
+    def tree_ended(self, root_id: str, complete: bool) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """When something happened: on the run's clock, and in the trace's own time (its starts and pauses alone)."""
+
+    ns: int
+    trace_s: float
 
 
 @dataclass
@@ -43,8 +52,9 @@ class _LiveTree:
     arrival: Arrival
     root_id: str
     salt: str | None
+    complete: bool = True
     children: dict[tuple[str, int], list[Session]] = field(default_factory=dict)
-    ended: dict[str, asyncio.Future[int]] = field(default_factory=dict)
+    ended: dict[str, asyncio.Future[_Moment]] = field(default_factory=dict)
 
 
 class Runner:
@@ -77,8 +87,8 @@ class Runner:
         self._stopped: asyncio.Future[None] | None = None
         self.in_flight = 0
         self.live_trees = 0
-        self.cut_short = False
-        """True once something the trace holds was not replayed because the run was told to stop."""
+        self.trace_s = 0.0
+        """The latest turn so far in the trace's own time: starts and pauses, without what answers took."""
 
     def stop(self) -> None:
         """Start no further turn."""
@@ -108,17 +118,18 @@ class Runner:
     async def _start_trees(self, group: asyncio.TaskGroup) -> None:
         start_ns = self._now_ns()
         places = asyncio.Semaphore(self._settings.live_trees) if self._settings.live_trees is not None else None
-        for arrival in arrivals([entry.start_s for entry in self._trace.tree_entries], self._settings):
+        starts_s = [entry.start_s for entry in self._trace.tree_entries]
+        for arrival in arrivals(starts_s, self._settings):
             tree = self._trace.read_tree(arrival.index)
             if places is not None:
                 await self._unless_stopped(places.acquire())
             began_ns = self._now_ns() if arrival.at_ns is None else start_ns + arrival.at_ns
             if not await self._until(began_ns):
-                self.cut_short = True
                 return
-            group.create_task(self._replay_tree(tree, arrival, began_ns, places))
+            began = _Moment(began_ns, tree.start_s - min(starts_s))
+            group.create_task(self._replay_tree(tree, arrival, began, places))
 
-    async def _replay_tree(self, tree: Tree, arrival: Arrival, began_ns: int, place: asyncio.Semaphore | None) -> None:
+    async def _replay_tree(self, tree: Tree, arrival: Arrival, began: _Moment, place: asyncio.Semaphore | None) -> None:
         live = _LiveTree(
             tree=tree,
             arrival=arrival,
@@ -135,67 +146,72 @@ class Runner:
         self.live_trees += 1
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._replay_session(group, live, root, began_ns))
+                group.create_task(self._replay_session(group, live, root, began))
         except BaseExceptionGroup as errors:
             raise _first(errors) from None
         finally:
             self.live_trees -= 1
             if place is not None:
                 place.release()
+            self._observer.tree_ended(live.root_id, live.complete)
 
     # ------------------------------------------------------------------------------------------------- sessions
 
-    async def _replay_session(self, group: asyncio.TaskGroup, live: _LiveTree, session: Session, began_ns: int) -> None:
+    async def _replay_session(
+        self, group: asyncio.TaskGroup, live: _LiveTree, session: Session, began: _Moment
+    ) -> None:
         prompts = SessionPrompts(
             self._trace.prefixes,
             salt=live.salt,
             salt_in_text=not self._sender.salt_field,
             live=self._settings.history == "live",
         )
-        ended_ns = began_ns
+        ended = began
         last: Record | None = None
         try:
             for turn in session.turns:
-                waits = [ended_ns]
+                waits = [ended]
                 for name in turn.after:
                     if not await self._unless_stopped(asyncio.shield(live.ended[name])):
-                        self.cut_short = True
+                        live.complete = False
                         return
                     waits.append(live.ended[name].result())
-                scheduled_ns = due_ns(waits, turn.delay_s, self._settings)
+                scheduled_ns = due_ns([moment.ns for moment in waits], turn.delay_s, self._settings)
                 prompt = prompts.next(turn, last)
                 if not await self._until(scheduled_ns):
-                    self.cut_short = True
+                    live.complete = False
                     return
                 last = await self._attempts(live, turn, prompt, scheduled_ns)
                 ended_ns = last.clock.end if last.clock.end is not None else self._now_ns()
+                ended = _Moment(ended_ns, max(moment.trace_s for moment in waits) + turn.delay_s)
+                self.trace_s = max(self.trace_s, ended.trace_s)
                 if not last.ok and self._settings.history == "live":
-                    self._skip(live, session, turn.turn + 1, ended_ns)
-                    self._skip_children(live, turn, ended_ns)
+                    self._skip(live, session, turn.turn + 1, ended)
+                    self._skip_children(live, turn, ended)
                     return
                 for child in live.children.get((session.session_id, turn.turn), ()):
-                    group.create_task(self._replay_session(group, live, child, ended_ns))
+                    group.create_task(self._replay_session(group, live, child, ended))
         finally:
-            self._end(live, session, ended_ns)
+            self._end(live, session, ended)
 
-    def _skip(self, live: _LiveTree, session: Session, first: int, at_ns: int) -> None:
+    def _skip(self, live: _LiveTree, session: Session, first: int, at: _Moment) -> None:
         """With live history nothing can follow a failed turn: the rest of the session are records of their own."""
         for turn in session.turns[first:]:
-            request = self._request(live, turn, {}, scheduled_ns=at_ns, due=at_ns, attempt=0)
+            request = self._request(live, turn, {}, scheduled_ns=at.ns, due=at.ns, attempt=0)
             self._observer.record(
                 _not_sent(request, "skipped", "an earlier turn of the session failed, and its history is live")
             )
-            self._skip_children(live, turn, at_ns)
-        self._end(live, session, at_ns)
+            self._skip_children(live, turn, at)
+        self._end(live, session, at)
 
-    def _skip_children(self, live: _LiveTree, turn: Turn, at_ns: int) -> None:
+    def _skip_children(self, live: _LiveTree, turn: Turn, at: _Moment) -> None:
         for child in live.children.get((turn.session_id, turn.turn), ()):
-            self._skip(live, child, 0, at_ns)
+            self._skip(live, child, 0, at)
 
-    def _end(self, live: _LiveTree, session: Session, at_ns: int) -> None:
+    def _end(self, live: _LiveTree, session: Session, at: _Moment) -> None:
         future = live.ended[session.session_id]
         if not future.done():
-            future.set_result(at_ns)
+            future.set_result(at)
             self._observer.session_ended()
 
     # -------------------------------------------------------------------------------------------------- one turn
@@ -221,7 +237,7 @@ class Runner:
             due = ended_ns + backoff_ns(attempt, record.retry_after_s)
             attempt += 1
             if not await self._until(due):
-                self.cut_short = True
+                live.complete = False
                 request = self._request(live, turn, body, scheduled_ns=scheduled_ns, due=due, attempt=attempt)
                 record = _not_sent(replace(request, phase=phase), "cancelled", "the run was stopped before this retry")
                 self._observer.record(record)
