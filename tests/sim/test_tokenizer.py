@@ -112,3 +112,17 @@ def test_tools_calls_and_parts_are_rendered() -> None:
 def test_what_the_model_cannot_take_is_named(message: dict[str, object], text: str) -> None:
     with pytest.raises(PromptError, match=text):
         encode_chat([message])
+
+
+def test_tokens_of_any_range_are_slices_of_the_whole() -> None:
+    for output in (OutputText(b"aaaa", max_tokens=600, ignore_eos=True), OutputText(b"bbbb", max_tokens=10_000)):
+        length = output.length_tokens
+        whole = output.tokens(0, length)
+        assert len(whole) == 4 * length
+        fresh = OutputText(
+            b"bbbb" if output.stops else b"aaaa",
+            max_tokens=10_000 if output.stops else 600,
+            ignore_eos=not output.stops,
+        )
+        for start, stop in ((length - 1, length), (0, 1), (3, 3), (length, length), (7, length), (5, 9)):
+            assert fresh.tokens(start, stop) == whole[4 * start : 4 * stop], (start, stop)

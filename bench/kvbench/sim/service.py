@@ -161,7 +161,8 @@ class Service:
                 if token.number == 0 and exchange.answer.plan.chat:
                     exchange.unsent.append(exchange.answer.role_event())
                 exchange.unsent.append(exchange.answer.token_event(token.number, last=token.last))
-        for exchange in ready:
+        # First tokens first: their lateness would be read as TTFT, that of the others is lost in the step's length.
+        for exchange in sorted(ready, key=lambda exchange: exchange.first_write_ns is not None):
             self._write(exchange)
         self._timer.arm(self._engine.next_ns())
 

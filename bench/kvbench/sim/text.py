@@ -33,20 +33,28 @@ class OutputText:
         natural = max(low + self._seed % (high - low + 1), min_tokens + 1)
         self.stops = not ignore_eos and natural <= max_tokens
         self.length_tokens = natural if self.stops else max_tokens
-        self._pieces: list[str] = []
+        self._text = ""
         self._pages = 0
 
     def piece(self, number: int) -> str:
         """Text of token `number`; empty for the end mark."""
         if self.stops and number == self.length_tokens - 1:
             return ""
-        while number >= len(self._pieces):
-            words = random.Random(self._seed + self._pages).choices(_WORDS, k=_PAGE_WORDS)
-            text = "".join(words)
-            self._pieces += [text[i : i + TOKEN_BYTES] for i in range(0, len(text), TOKEN_BYTES)]
-            self._pages += 1
-        return self._pieces[number]
+        end = (number + 1) * TOKEN_BYTES
+        if end > len(self._text):
+            self._write_until(end)
+        return self._text[end - TOKEN_BYTES : end]
 
     def tokens(self, start: int, stop: int) -> bytes:
         """Ids of tokens start..stop-1, four bytes each."""
-        return b"".join(self.piece(number).encode() or END for number in range(start, stop))
+        if self.stops and stop == self.length_tokens:
+            return self.tokens(start, stop - 1) + END if start < stop else b""
+        end = stop * TOKEN_BYTES
+        if end > len(self._text):
+            self._write_until(end)
+        return self._text[start * TOKEN_BYTES : end].encode()
+
+    def _write_until(self, length: int) -> None:
+        while len(self._text) < length:
+            self._text += "".join(random.Random(self._seed + self._pages).choices(_WORDS, k=_PAGE_WORDS))
+            self._pages += 1
