@@ -254,6 +254,11 @@ def test_validate_lists_every_problem_in_the_order_of_lines(tmp_path: Path) -> N
     assert (len(few.errors), few.dropped) == (1, 3)
 
 
+def test_a_gap_is_one_problem_not_one_a_turn(tmp_path: Path) -> None:
+    path = write(tmp_path, turn("a", 0), "{", *(turn("a", number) for number in range(2, 9)))
+    assert [problem.line for problem in validate_trace(path).errors] == [3, 4]
+
+
 def test_a_trace_that_waits_for_an_ancestor_not_waiting_for_it_is_good(tmp_path: Path) -> None:
     path = write(tmp_path, turn("a", 0), turn("a", 1), child("b", "a", 0), turn("b", 1, after=["a"]))
     with open_trace(path) as trace:

@@ -46,8 +46,9 @@ class Sessions:
                 self._parent_turn[session] = turn.parent.turn
         if turn.after:
             waits = tuple(self._number(name) for name in turn.after)
-            self._joins.setdefault(session, []).append((expected, turn.line, waits))
-        self.turns[session] = expected + 1
+            self._joins.setdefault(session, []).append((turn.turn, turn.line, waits))
+        # A gap is one problem, not one for every turn behind it.
+        self.turns[session] = max(expected, turn.turn) + 1
         return session
 
     def hashed(self, session: int) -> bool:

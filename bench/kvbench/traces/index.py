@@ -26,6 +26,7 @@ from kvbench.traces.lines import (
 )
 from kvbench.traces.problems import ProblemLog
 
+_FIRST_LINE = f'the first line of a native trace is {{"kvbench_trace": {TRACE_VERSION}, "name": "..."}}'
 _BOM = b"\xef\xbb\xbf"
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip", b"PAR1": "parquet"}
 
@@ -68,14 +69,14 @@ def index_trace(stream: BinaryIO, path: Path, log: ProblemLog) -> TraceIndex:
     pending_lines = _Lines()
     tools = ToolCalls()
     blocks = array("I")
-    have_header = False
-    for offset, number, raw in _read_lines(stream, index, log):
+    lines = _read_lines(stream, index, log)
+    offset, number, raw = next(lines, (0, 0, b""))
+    if not raw:
+        raise InputError("the file is empty", path=path, hint=_FIRST_LINE)
+    index.header = _header(raw, number, index, path)
+    index.head_offsets.append(offset)
+    for offset, number, raw in lines:
         try:
-            if not have_header:
-                have_header = True
-                index.header = _header(raw, number, index, path)
-                index.head_offsets.append(offset)
-                continue
             item, lone = decode_repaired(raw, number)
         except LineError as error:
             log.error(number, error.message, field=error.field, hint=error.hint)
@@ -92,8 +93,6 @@ def index_trace(stream: BinaryIO, path: Path, log: ProblemLog) -> TraceIndex:
         tools.check(session, item, log)
         pending_lines.add(offset, number, session)
         index.turn_count += 1
-    if not have_header:
-        raise InputError("the file is empty", path=path, hint="a native trace begins with a header line")
     if not index.turn_count and not log.errors:
         log.error(max(index.line_count, 1), "the trace has no turns", hint='a turn is a line with "session_id"')
     sessions.check(log)
@@ -154,8 +153,9 @@ def _header(raw: bytes, number: int, index: TraceIndex, path: Path) -> TraceHead
     try:
         return decode_header(repaired)
     except LineError as error:  # Without a header nothing that follows can be judged.
-        hint = error.hint or f'the first line of a native trace is {{"kvbench_trace": {TRACE_VERSION}, "name": "..."}}'
-        raise InputError(error.message, path=path, line=number, field=error.field, hint=hint) from None
+        raise InputError(
+            error.message, path=path, line=number, field=error.field, hint=error.hint or _FIRST_LINE
+        ) from None
 
 
 def _add_prefix(prompt: SharedPrompt, number: int, index: TraceIndex, log: ProblemLog) -> None:
