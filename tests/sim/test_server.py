@@ -286,6 +286,13 @@ def test_a_connection_is_kept_and_pipelined_requests_are_answered_in_order(tiny_
     assert 0 < raw.index(b"cmpl-one") < raw.index(b"cmpl-two") < raw.index(b"connection: close")
 
 
+def test_thousands_of_requests_may_wait_behind_a_slow_one(tiny_url: str) -> None:
+    slow = post("/v1/completions", {"prompt": [1, 2], "max_tokens": 200, "ignore_eos": True})
+    quick = b"GET /health HTTP/1.1\r\nhost: sim\r\n\r\n" * 3000
+    last = b"GET /v1/models HTTP/1.1\r\nhost: sim\r\nconnection: close\r\n\r\n"
+    assert talk(tiny_url, slow + quick + last, b"never").count(b"HTTP/1.1 200 OK") == 3002
+
+
 def test_a_body_may_come_in_pieces_and_be_awaited(tiny_url: str) -> None:
     where = urlsplit(tiny_url)
     data = post("/v1/completions", {"prompt": [1], "max_tokens": 1}, "expect: 100-continue\r\n")

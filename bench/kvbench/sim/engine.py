@@ -70,12 +70,15 @@ class Token(NamedTuple):
 
 
 class Engine:
-    """Schedules jobs over one pool of blocks. `idle_ttl_scale` multiplies the pool's idle TTL."""
+    """Schedules jobs over one pool of blocks.
+
+    `idle_ttl_scale` multiplies the pool's idle TTL; 0, a trace replayed without its pauses, means that no time passes.
+    """
 
     def __init__(self, preset: Preset, *, idle_ttl_scale: float = 1.0) -> None:
         self.preset = preset
-        ttl_s = preset.idle_ttl_s
-        self.pool = BlockPool(preset.num_blocks, None if ttl_s is None else round(ttl_s * idle_ttl_scale * NS))
+        ttl_s = (preset.idle_ttl_s or 0) * idle_ttl_scale
+        self.pool = BlockPool(preset.num_blocks, round(ttl_s * NS) if ttl_s else None)
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []
         self.preemptions = 0

@@ -61,6 +61,7 @@ class Connection(asyncio.Protocol):
         self._reading = HttpRequest()
         self._queue: deque[HttpRequest] = deque()
         self._current: HttpRequest | None = None
+        self._handling = False
         self._received_ns = 0
 
     # ---- asyncio
@@ -147,9 +148,15 @@ class Connection(asyncio.Protocol):
             self._next()
 
     def _next(self) -> None:
-        if self._current is None and self._queue and self._transport is not None:
-            self._current = self._queue.popleft()
-            self._application.handle(self._current, self)
+        if self._handling:
+            return  # answered at once: the loop below goes on, however many requests are queued
+        self._handling = True
+        try:
+            while self._current is None and self._queue and self._transport is not None:
+                self._current = self._queue.popleft()
+                self._application.handle(self._current, self)
+        finally:
+            self._handling = False
 
     def _refuse(self, status: int, message: str) -> None:
         if self._transport is None or self._transport.is_closing():

@@ -44,7 +44,8 @@ class DeadlineTimer:
             return
         self._armed_ns = at_ns
         if self._fd >= 0:
-            value_s, value_ns = divmod(max(at_ns or 0, 0), _NS)
+            # Zero disarms a timerfd, so the earliest time there is is 1 ns.
+            value_s, value_ns = (0, 0) if at_ns is None else divmod(max(at_ns, 1), _NS)
             spec = _Itimerspec(0, 0, value_s, value_ns)
             self._libc.timerfd_settime(self._fd, _TFD_TIMER_ABSTIME, ctypes.byref(spec), None)
             return
