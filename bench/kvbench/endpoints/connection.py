@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import socket
 import ssl
-import time
 from collections.abc import Callable
+from time import monotonic_ns
 
 from kvbench.endpoints.clock import RunClock
 from kvbench.endpoints.exchange import Exchange
@@ -23,19 +23,21 @@ class Connection:
 
     __slots__ = (
         "_deadline",
-        "_drained_ns",
+        "_drained",
         "_exchange",
         "_fd",
+        "_floor_ns",
         "_idle_s",
-        "_last_progress",
         "_loop",
         "_marks",
         "_origin_ns",
+        "_progress_ns",
+        "_recvmsg",
         "_shift_ns",
         "_sock",
         "_timer",
         "_tls",
-        "_total_at",
+        "_total_at_ns",
         "_total_s",
         "_unsent",
         "closed",
@@ -56,18 +58,20 @@ class Connection:
         self._loop = loop
         self._sock = sock
         self._fd = sock.fileno()
+        self._recvmsg = sock.recvmsg
         self._origin_ns = clock.origin_ns
         self._shift_ns = clock.realtime_shift_ns
         self._marks = marks
         self._tls = tls
         self._exchange: Exchange | None = None
         self._unsent = memoryview(b"")
-        self._drained_ns = 0
+        self._drained = True
+        self._floor_ns = 0
         self._timer: asyncio.TimerHandle | None = None
         self._idle_s: float | None = None
         self._total_s: float | None = None
-        self._total_at: float | None = None
-        self._last_progress = 0.0
+        self._total_at_ns: int | None = None
+        self._progress_ns = 0
         self.stamping = stamping
         self.closed = False
         self.used = False
@@ -83,16 +87,15 @@ class Connection:
         """
         self._exchange = exchange
         self._idle_s, self._total_s = idle_s, total_s
-        now = self._loop.time()
-        self._last_progress = now
-        self._total_at = None if total_s is None else now + total_s
-        self._arm(now)
+        self._progress_ns = now_ns = self._now_ns()
+        self._total_at_ns = None if total_s is None else now_ns + int(total_s * 1e9)
+        self._arm(now_ns)
         self._marks.begin()
         if self._tls is not None:
             request = self._tls.encrypt(request)
         self._unsent = memoryview(request)
         exchange.timing.upload_start_ns = self._now_ns()
-        self._drained_ns = max(self._drained_ns, exchange.timing.upload_start_ns)
+        self._floor_ns = max(self._floor_ns, exchange.timing.upload_start_ns)
         self._send()
 
     def release(self) -> bool:
@@ -129,7 +132,7 @@ class Connection:
             self._timer = None
 
     def _now_ns(self) -> int:
-        return time.monotonic_ns() - self._origin_ns
+        return monotonic_ns() - self._origin_ns
 
     # --------------------------------------------------------------------------------------------------------- send
 
@@ -152,15 +155,16 @@ class Connection:
         self._loop.remove_writer(self._fd)
 
     def _on_writable(self) -> None:
-        self._last_progress = self._loop.time()
+        self._progress_ns = self._now_ns()
         self._send()
 
     # --------------------------------------------------------------------------------------------------------- read
 
     def _on_readable(self) -> None:
-        read_ns = time.monotonic_ns() - self._origin_ns
+        """The hot path: everything here is paid for every read of every stream."""
+        read_ns = monotonic_ns() - self._origin_ns
         try:
-            data, ancillary, _, _ = self._sock.recvmsg(READ_BYTES, STAMP_BYTES)
+            data, ancillary, _, _ = self._recvmsg(READ_BYTES, STAMP_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -169,9 +173,15 @@ class Connection:
         marks = self._marks
         if not marks.pending:
             marks.touch()
-        floor_ns = max(self._drained_ns, marks.floor_ns)
+        floor_ns = self._floor_ns
+        if self._drained and floor_ns < marks.floor_ns:
+            floor_ns = marks.floor_ns
         if len(data) < READ_BYTES:
-            self._drained_ns = read_ns  # the queue was emptied, so what comes next arrives after this read began
+            self._drained = True
+            self._floor_ns = read_ns  # the queue was emptied, so what comes next arrives after this read began
+        else:
+            self._drained = False
+            self._floor_ns = floor_ns  # what is left in the queue may be as old as this
         stamp_ns, stamped = read_ns, False
         if ancillary:
             seconds, nanoseconds = unpack_timespec(ancillary[0][2])
@@ -181,30 +191,35 @@ class Connection:
         if not data:
             self._on_eof()
             return
-        ends_read = True
-        if self._tls is not None:
-            try:
-                data, ends_read = self._tls.decrypt(data)
-            except ssl.SSLError as error:
-                self._on_tls_error(error)
-                return
-            self._send_tls()
+        self._progress_ns = read_ns
         exchange = self._exchange
-        if data:
-            if exchange is None:
-                self._lost_while_idle()
-                return
-            self._last_progress = self._loop.time()
-            exchange.feed(data, stamp_ns, floor_ns, read_ns, ends_read, stamped)
-        if self._tls is not None and self._tls.closed_by_peer:
-            self._on_eof()
+        if self._tls is not None:
+            self._on_ciphertext(self._tls, data, stamp_ns, floor_ns, read_ns, stamped)
+        elif exchange is not None:
+            exchange.feed(data, stamp_ns, floor_ns, read_ns, True, stamped)
+        else:
+            self._lost_while_idle()
 
-    def _send_tls(self) -> None:
-        assert self._tls is not None
-        outgoing = self._tls.take_outgoing()
+    def _on_ciphertext(
+        self, tls: TlsLayer, data: bytes, stamp_ns: int, floor_ns: int, read_ns: int, stamped: bool
+    ) -> None:
+        try:
+            plaintext, ends_record = tls.decrypt(data)
+        except ssl.SSLError as error:
+            self._on_tls_error(error)
+            return
+        outgoing = tls.take_outgoing()
         if outgoing:
             self._unsent = memoryview(bytes(self._unsent) + outgoing)
             self._send()
+        exchange = self._exchange
+        if plaintext:
+            if exchange is None:
+                self._lost_while_idle()
+                return
+            exchange.feed(plaintext, stamp_ns, floor_ns, read_ns, ends_record, stamped)
+        if tls.closed_by_peer:
+            self._on_eof()
 
     def _on_eof(self) -> None:
         exchange = self._exchange
@@ -240,23 +255,24 @@ class Connection:
 
     # ------------------------------------------------------------------------------------------------------ timeouts
 
-    def _arm(self, now: float) -> None:
-        """One timer an exchange, set again only when it fires: reads move `_last_progress` alone."""
-        candidates = [] if self._idle_s is None else [self._last_progress + self._idle_s]
-        if self._total_at is not None:
-            candidates.append(self._total_at)
-        self._timer = self._loop.call_later(max(min(candidates) - now, 0.001), self._on_timer) if candidates else None
+    def _arm(self, now_ns: int) -> None:
+        """One timer an exchange, set again only when it fires: reads move `_progress_ns` alone."""
+        deadlines = [] if self._idle_s is None else [self._progress_ns + int(self._idle_s * 1e9)]
+        if self._total_at_ns is not None:
+            deadlines.append(self._total_at_ns)
+        if deadlines:
+            self._timer = self._loop.call_later(max((min(deadlines) - now_ns) / 1e9, 0.001), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
         exchange = self._exchange
         if exchange is None or exchange.over:
             return
-        now = self._loop.time()
-        if self._total_at is not None and now >= self._total_at:
-            exchange.fail("total_timeout", f"no complete answer within {self._total_s:g} s", self._now_ns())
-        elif self._idle_s is not None and now >= self._last_progress + self._idle_s:
+        now_ns = self._now_ns()
+        if self._total_at_ns is not None and now_ns >= self._total_at_ns:
+            exchange.fail("total_timeout", f"no complete answer within {self._total_s:g} s", now_ns)
+        elif self._idle_s is not None and now_ns >= self._progress_ns + int(self._idle_s * 1e9):
             doing = "received" if exchange.timing.sent_ns is not None else "taken by the server"
-            exchange.fail("idle_timeout", f"no byte {doing} for {self._idle_s:g} s", self._now_ns())
+            exchange.fail("idle_timeout", f"no byte {doing} for {self._idle_s:g} s", now_ns)
         else:
-            self._arm(now)
+            self._arm(now_ns)

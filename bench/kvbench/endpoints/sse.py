@@ -49,41 +49,80 @@ def sse_events(
     read_ends = _read_ends(body)
     reads = body.reads
     read_index = 0
-    position = event_start = len(_BOM) if content.startswith(_BOM) else 0
-    data_lines: list[bytes] = []
-    name = b""
-    size = len(content)
-    while position < size:
-        match = _LINE_END.search(content, position)
-        line_end, next_position = match.span() if match else (size, size)
-        line = content[position:line_end]
+    start = len(_BOM) if content.startswith(_BOM) else 0
+    for data, name, done_at, line_end_at in _framed(content, start, max_event_bytes):
+        complete = done_at <= len(content)
+        if complete:
+            while read_ends[read_index] < done_at:
+                read_index += 1
+        else:
+            read_index = len(reads) - 1
+        read = reads[read_index]
+        last = read.exact and (not complete or done_at <= read_ends[read_index] <= line_end_at)
+        bound_ns = uncertainty_ns if last else uncertainty_ns + max(read.stamp_ns - read.floor_ns, 0)
+        yield SseEvent(data, name, read.stamp_ns, bound_ns, read.read_ns, complete)
+
+
+def _framed(content: bytes, start: int, max_event_bytes: int) -> Iterator[tuple[bytes, bytes, int, int]]:
+    """(data, name, offset at which the event is complete, offset after its last line end) of each event with data.
+
+    An event that the stream's end cuts off is complete only beyond the content.
+    """
+    if b"\r" in content:
+        yield from _framed_by_lines(content, start, max_event_bytes)
+        return
+    # Most streams: LF only, one data line an event.
+    offset = start
+    for block in content[start:].split(b"\n\n"):
+        if len(block) > max_event_bytes:
+            raise _oversize(max_event_bytes)
+        end = offset + len(block) + 2
+        if block.startswith(b"data: ") and b"\n" not in block:
+            yield block[6:], b"", end, end
+        elif block:
+            data, name = _fields(block.split(b"\n"))
+            if data is not None:
+                yield data, name, end, end
+        offset = end
+
+
+def _framed_by_lines(content: bytes, start: int, max_event_bytes: int) -> Iterator[tuple[bytes, bytes, int, int]]:
+    position = event_start = start
+    lines: list[bytes] = []
+    for match in _LINE_END.finditer(content, start):
+        line_end, next_position = match.span()
         if line_end - event_start > max_event_bytes:
             raise _oversize(max_event_bytes)
-        if line:
-            field, _, value = line.partition(b":")
-            if value.startswith(b" "):
-                value = value[1:]
-            if field == b"data":
-                data_lines.append(value)
-            elif field == b"event":
-                name = value
+        if line_end > position:
+            lines.append(content[position:line_end])
         else:
-            if data_lines:
+            data, name = _fields(lines)
+            if data is not None:
                 # CR LF: the CR alone ends the line, so the event is complete before the LF, which may come later
-                done_at = position + 1
-                while read_ends[read_index] < done_at:
-                    read_index += 1
-                read = reads[read_index]
-                last = read.exact and read_ends[read_index] in (done_at, next_position)
-                bound_ns = uncertainty_ns if last else uncertainty_ns + max(read.stamp_ns - read.floor_ns, 0)
-                yield SseEvent(b"\n".join(data_lines), name, read.stamp_ns, bound_ns, read.read_ns)
-            data_lines, name = [], b""
+                yield data, name, line_end + 1, next_position
+            lines = []
             event_start = next_position
         position = next_position
-    if data_lines and reads:
-        read = reads[-1]
-        bound_ns = uncertainty_ns if read.exact else uncertainty_ns + max(read.stamp_ns - read.floor_ns, 0)
-        yield SseEvent(b"\n".join(data_lines), name, read.stamp_ns, bound_ns, read.read_ns, complete=False)
+    if len(content) - event_start > max_event_bytes:
+        raise _oversize(max_event_bytes)
+    data, name = _fields([*lines, content[position:]])
+    if data is not None:
+        yield data, name, len(content) + 1, len(content) + 1
+
+
+def _fields(lines: list[bytes]) -> tuple[bytes | None, bytes]:
+    """(data, name) of an event's lines; data None: it has no data line. Empty lines say nothing."""
+    data_lines: list[bytes] = []
+    name = b""
+    for line in lines:
+        field, _, value = line.partition(b":")
+        if value.startswith(b" "):
+            value = value[1:]
+        if field == b"data":
+            data_lines.append(value)
+        elif field == b"event":
+            name = value
+    return b"\n".join(data_lines) if data_lines else None, name
 
 
 def _read_ends(body: StampedBody) -> list[int]:
