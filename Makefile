@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check format test-real accuracy lock clean
+.PHONY: demo test check format test-real docs clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "kvbench needs Python 3.11 or newer; set PYTHON=/path/to/python"; exit 2; }
@@ -31,6 +31,9 @@ check: $(VENV)/.ready   ## format, lint, types, import rules
 format: $(VENV)/.ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/.ready   ## docs/cli.md from the commands' own help
+	$(BIN)/python -m kvbench.cli.reference > docs/cli.md
 
 clean:
 	rm -rf $(VENV) .real .pytest_cache .mypy_cache .ruff_cache .hypothesis
