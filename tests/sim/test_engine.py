@@ -187,6 +187,19 @@ def test_the_newest_request_is_preempted_when_blocks_run_out_and_loses_nothing()
     assert second.cached_tokens == 0
 
 
+def test_a_preempted_request_comes_before_those_that_never_ran() -> None:
+    engine = Engine(preset(num_blocks=11, max_model_len=320))
+    first = submit(engine, range(127), output=80)
+    second = submit(engine, range(1000, 1127), output=80)
+    third = submit(engine, range(2000, 2040), output=1, at_ms=60)  # finds all ten blocks in use
+    tokens = run(engine)
+    assert second.preemptions == 1
+    # While the first runs alone four blocks are free: enough for the third, not for the second, whose turn it is.
+    assert third.scheduled_ns is not None
+    assert third.scheduled_ns / MS >= times_ms(tokens, first)[79]
+    assert times_ms(tokens, third)[0] >= times_ms(tokens, second)[34]
+
+
 def test_past_the_knee_hits_and_filler_add_up_to_the_capacity() -> None:
     for filler in (12_224, 12_256, 12_320, 14_336, 16_320):
         engine = Engine(resolve_preset("tiny", ROUND))
