@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbench.endpoints.dialects import openai, vllm
@@ -134,6 +134,16 @@ def test_what_is_a_generated_chunk() -> None:
 
 def test_one_text_in_both_reasoning_fields_counts_once() -> None:
     assert read(delta(reasoning="x", reasoning_content="x")).reasoning == "x"
+
+
+def test_reasoning_and_content_in_one_event() -> None:
+    answer = read(delta(role="assistant"), delta(reasoning="why", content="a"), delta(content="b"))
+    assert (answer.reasoning, answer.text, answer.chunks, answer.first_output_token) == ("why", "ab", [1, 2], 1)
+
+
+def test_id_and_model_come_from_the_first_event_though_it_has_text() -> None:
+    answer = read(delta(content="a"), delta(content="b"))
+    assert (answer.response_id, answer.response_model, answer.chunks) == ("r1", "m1", [0, 1])
 
 
 def test_parallel_tool_calls_are_joined_by_index() -> None:
@@ -321,6 +331,7 @@ _EVENTS = st.fixed_dictionaries(
 
 
 @given(st.lists(_EVENTS, max_size=6))
+@settings(max_examples=300, deadline=None)
 def test_the_quick_way_reads_the_same_as_the_full_one(events: list[dict[str, Any]]) -> None:
     class Full(Answer):
         __slots__ = ()

@@ -128,6 +128,22 @@ async def test_the_profile_decides_the_dialect(raw_server: StartServer) -> None:
     assert (await discover(raw_server(by_path(pages)).url, dialect="vllm"))[0].dialect == "vllm"
 
 
+@pytest.mark.parametrize("missing", ["/version", "owner"])
+async def test_vllm_is_known_by_version_and_owner_together(raw_server: StartServer, missing: str) -> None:
+    """Without /version it may be a gateway that knows nothing of min_tokens and cache_salt."""
+    pages = dict(VLLM)
+    if missing == "owner":
+        pages["/v1/models"] = models("tiny", owner="someone")
+    else:
+        del pages["/version"]
+    assert (await discover(raw_server(by_path(pages)).url))[0].dialect == "openai"
+
+
+async def test_v1_is_preferred_where_both_paths_answer(raw_server: StartServer) -> None:
+    pages = {"/v1/models": models("right"), "/models": models("wrong")}
+    assert (await discover(raw_server(by_path(pages)).url))[0].model == "right"
+
+
 async def failure(url: str, model: str | None = None, **profile: Any) -> KvbenchError:
     with pytest.raises(KvbenchError) as caught:
         await discover(url, model, **profile)
@@ -168,6 +184,11 @@ async def test_a_refused_key_names_its_variable(
     assert "sk-very-secret-123" not in error.message
     assert status[:3] in error.message
     assert DEFAULT_KEY_ENV in ((await failure(server.url)).hint or "")
+
+
+async def test_a_refused_key_tells_more_than_a_missing_page(raw_server: StartServer) -> None:
+    pages = {"/models": answer({"error": {"message": "no key"}}, "401 Unauthorized")}
+    assert "401" in (await failure(raw_server(by_path(pages)).url)).message
 
 
 async def test_a_web_page_is_a_wrong_path(raw_server: StartServer) -> None:

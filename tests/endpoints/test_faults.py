@@ -169,6 +169,21 @@ async def test_fin_after_done_lost_nothing(raw_server: StartServer) -> None:
     assert record.output_text == "Héllo"
 
 
+async def test_a_stall_after_done_ends_the_answer_at_done(raw_server: StartServer) -> None:
+    server = raw_server(sending(b"".join(GOOD), then=until_closed))
+    record = await send(server.url, timeouts={"idle_s": 0.5})
+    assert record.error_class is None
+    # All events came in one write, so they share one arrival; the wait for the rest of the message is not counted.
+    assert record.clock.end == record.clock.last_token
+
+
+async def test_an_answer_without_a_token_has_no_token_times(raw_server: StartServer) -> None:
+    record = await send(raw_server(serving(stream(event(content=""), event(finish="stop", usage=USAGE), DONE))).url)
+    assert record.error_class is None
+    assert (record.clock.first_token, record.clock.last_token, record.clock.chunks) == (None, None, [])
+    assert record.output_text is None
+
+
 async def test_reset_keeps_the_tokens(raw_server: StartServer) -> None:
     def reset(peer: Peer) -> None:
         time.sleep(0.1)

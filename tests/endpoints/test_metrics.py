@@ -108,10 +108,15 @@ def test_delta_over_a_restart_is_unknown() -> None:
     assert change.restarted
     assert change.prefix_hit_tokens is None
     assert change.histograms == {}
+    counter = 'vllm:prefix_cache_hits_total{engine="0"} '
+    alone = ServerMetrics.from_text(counter + "5\n").delta(ServerMetrics.from_text(counter + "6\n"))
+    assert alone.restarted
+    assert alone.prefix_hit_tokens is None
 
 
 def test_quantile_above_the_last_bound_and_without_observations() -> None:
     assert Histogram([1.0, 2.0], [0, 1], 10, 50.0).quantile(0.9) == 2.0
+    assert Histogram([1.0, 2.0, 4.0], [1, 4, 4], 4, 5.0).quantile(1.0) == 2.0
     empty = Histogram([1.0], [0], 0, 0.0)
     assert empty.quantile(0.5) is None
     assert empty.mean is None
