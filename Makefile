@@ -28,6 +28,9 @@ check: $(VENV)/.ready   ## format, lint, types, import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+accuracy: $(VENV)/.ready   ## arrival times against a server that logs its writes; writes reports/accuracy
+	$(BIN)/python reports/accuracy/run.py
+
 format: $(VENV)/.ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .

@@ -206,6 +206,37 @@ async def test_events_merged_by_a_late_client_are_bounded(
         assert event.stamp_ns - event.bound_ns <= true_ns <= event.stamp_ns + got.times.uncertainty_ns
 
 
+async def test_what_a_full_read_leaves_in_the_queue_keeps_its_older_floor(
+    client: httpx.AsyncClient, transport: StampedTransport, raw_server: StartServer
+) -> None:
+    asleep, written = threading.Event(), threading.Event()
+    writes: list[int] = []
+    event = b"data: " + b"x" * 1000 + b"\n\n"
+
+    def handler(peer: Peer) -> None:
+        peer.request()
+        peer.send(STREAM_HEAD)
+        asleep.wait(5)
+        peer.send(http_chunk(event) * 300)  # four full reads and more, all in the client's queue when it wakes up
+        writes.append(time.monotonic_ns())
+        written.set()
+        peer.send(LAST_CHUNK)
+        peer.request()
+
+    server = raw_server(handler)
+    task = asyncio.create_task(post(client, server.url))
+    await asyncio.sleep(0.05)
+    asleep.set()
+    written.wait(5)  # blocks the loop
+    got = await task
+    events = list(sse_events(got.sink, got.times.uncertainty_ns))
+    assert len(events) == 300
+    assert len(got.sink.reads) >= 4
+    assert got.times.stamps_missing == 0
+    true_ns = transport._clock.from_monotonic(writes[0])
+    assert all(event.stamp_ns - event.bound_ns <= true_ns for event in events)
+
+
 async def test_keep_alive_connection_is_used_again_and_an_idle_close_is_noticed(
     client: httpx.AsyncClient, raw_server: StartServer
 ) -> None:
