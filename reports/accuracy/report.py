@@ -128,8 +128,8 @@ def cost(jobs: list[Job]) -> str:
             ]
         )
     note = (
-        "kvbench / plain Protocol. A part of kvbench's share is what the Protocol client does not do: an httpx request, "
-        "kernel stamps and their bounds, and a full record (text, usage, tool calls, errors) of each answer."
+        "kvbench / plain Protocol. A part of kvbench's share is what the Protocol client does not do: an httpx "
+        "request, kernel stamps and their bounds, and a full record (text, usage, tool calls, errors) of each answer."
     )
     return table(["", "chunks/s", "CPU-s per million chunks"], rows) + "\n\n" + note
 

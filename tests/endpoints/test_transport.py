@@ -207,8 +207,9 @@ async def test_events_merged_by_a_late_client_are_bounded(
 
 
 async def test_what_a_full_read_leaves_in_the_queue_keeps_its_older_floor(
-    client: httpx.AsyncClient, transport: StampedTransport, raw_server: StartServer
+    client: httpx.AsyncClient, transport: StampedTransport, raw_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(connection_module, "READ_BYTES", 4096)
     asleep, written = threading.Event(), threading.Event()
     writes: list[int] = []
     event = b"data: " + b"x" * 1000 + b"\n\n"
@@ -217,7 +218,7 @@ async def test_what_a_full_read_leaves_in_the_queue_keeps_its_older_floor(
         peer.request()
         peer.send(STREAM_HEAD)
         asleep.wait(5)
-        peer.send(http_chunk(event) * 300)  # four full reads and more, all in the client's queue when it wakes up
+        peer.send(http_chunk(event) * 30)  # seven full reads, all in the client's queue when it wakes up
         writes.append(time.monotonic_ns())
         written.set()
         peer.send(LAST_CHUNK)
@@ -230,8 +231,8 @@ async def test_what_a_full_read_leaves_in_the_queue_keeps_its_older_floor(
     written.wait(5)  # blocks the loop
     got = await task
     events = list(sse_events(got.sink, got.times.uncertainty_ns))
-    assert len(events) == 300
-    assert len(got.sink.reads) >= 4
+    assert len(events) == 30
+    assert len(got.sink.reads) >= 7
     assert got.times.stamps_missing == 0
     true_ns = transport._clock.from_monotonic(writes[0])
     assert all(event.stamp_ns - event.bound_ns <= true_ns for event in events)
@@ -354,6 +355,15 @@ async def test_plain_streaming_yields_pieces_as_they_come(client: httpx.AsyncCli
 
 
 # --------------------------------------------------------------------------------------------------------- faults
+
+
+async def test_header_that_would_split_the_request_is_not_sent(
+    client: httpx.AsyncClient, raw_server: StartServer
+) -> None:
+    server = raw_server(lambda peer: peer.request())
+    with pytest.raises(TransportFault, match="x-team"):
+        await client.get(server.url, headers={"x-team": "a\r\nx-admin: 1"})
+    assert server.connections == 0
 
 
 async def test_refused(client: httpx.AsyncClient) -> None:

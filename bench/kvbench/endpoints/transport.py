@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import resource
 import ssl
 from collections.abc import AsyncIterator
@@ -28,11 +29,12 @@ from kvbench.endpoints.clock import RunClock
 from kvbench.endpoints.connection import Connection
 from kvbench.endpoints.dial import Dialer
 from kvbench.endpoints.exchange import Exchange
-from kvbench.endpoints.stamped import StampedBody, Timing
+from kvbench.endpoints.stamped import StampedBody, Timing, TransportFault
 from kvbench.endpoints.stamps import PollMarks, keep_stamping_on
 from kvbench.endpoints.tls import tls_context
 
 _Origin = tuple[bytes, str, int]
+_FORBIDDEN = re.compile(rb"[\r\n\0]")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -174,6 +176,10 @@ def _origin(request: httpx.Request) -> _Origin:
 
 
 def _head(request: httpx.Request) -> bytes:
+    for name, value in request.headers.raw:
+        if _FORBIDDEN.search(name) or _FORBIDDEN.search(value):
+            shown = name.decode("latin-1")
+            raise TransportFault("local", f"header {shown!r}: a header must not hold line ends or NUL")
     lines = [request.method.encode("ascii") + b" " + request.url.raw_path + b" HTTP/1.1"]
     lines += [name + b": " + value for name, value in request.headers.raw if name.lower() != b"transfer-encoding"]
     if "transfer-encoding" in request.headers:
