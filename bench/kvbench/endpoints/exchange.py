@@ -19,7 +19,10 @@ class Exchange:
     """Receives the parser's callbacks. `on_body` is the sink's own list.append: no Python frame for a chunk."""
 
     __slots__ = (
+        "_head_dated",
         "_parser",
+        "_parts",
+        "_reads",
         "_received_bytes",
         "_waiter",
         "chunked",
@@ -40,6 +43,9 @@ class Exchange:
         self.sink = sink
         self.wake_on_read = wake_on_read
         self.timing = timing
+        # Also under their own names: what a read of the hot path touches should be near at hand.
+        self._parts = sink.parts
+        self._reads = sink.reads
         self.on_body = sink.parts.append
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
@@ -51,6 +57,7 @@ class Exchange:
         self.fault: TransportFault | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._received_bytes = 0
+        self._head_dated = False
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
 
     # -------------------------------------------------------------------------------------------- parser callbacks
@@ -59,6 +66,7 @@ class Exchange:
         if self.complete:
             raise ValueError("bytes after the end of the answer")
         self.headers = []
+        self.has_length = self.chunked = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name, value))
@@ -96,7 +104,7 @@ class Exchange:
         if parser is None:
             self.keep_alive = False
             return
-        parts = self.sink.parts
+        parts = self._parts
         parts_before = len(parts)
         try:
             parser.feed_data(data)
@@ -109,10 +117,10 @@ class Exchange:
             last = parts[-1]
             # Two bytes after the last body byte can only be the CRLF of its HTTP chunk.
             exact = stamped and ends_read and (data.endswith(last, 0, -2) or data.endswith(last))
-            self.sink.reads.append(_new_read(Read, (len(parts), stamp_ns, floor_ns, read_ns, exact)))
+            self._reads.append(_new_read(Read, (len(parts), stamp_ns, floor_ns, read_ns, exact)))
             if received_bytes > MAX_ANSWER_BYTES:
                 self.fail("oversize", f"the answer is longer than {MAX_ANSWER_BYTES:,} bytes", read_ns)
-        if self.timing.headers_ns is None:
+        if not self._head_dated:
             self._on_head(stamp_ns, read_ns, received_bytes)
         self._received_bytes = received_bytes
         if self.complete:
@@ -127,6 +135,7 @@ class Exchange:
             self.timing.first_byte_ns = stamp_ns
         if self.headers_done:
             self.timing.headers_ns = stamp_ns
+            self._head_dated = True
             self.wake()
         elif received_bytes > MAX_HEADER_BYTES:
             self.fail("oversize", f"the answer's headers are longer than {MAX_HEADER_BYTES:,} bytes", read_ns)
