@@ -164,7 +164,7 @@ def test_chat_stream_byte_for_byte(tiny_url: str) -> None:
         "prompt_tokens": 20,
         "total_tokens": 23,
         "completion_tokens": 3,
-        "prompt_tokens_details": {"cached_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": 0, "created_cache_tokens": 0},
     }
     assert {item["id"] for item in (role, *tokens, usage)} == {"chatcmpl-r-17"}
     assert {item["object"] for item in (role, *tokens, usage)} == {"chat.completion.chunk"}
@@ -238,6 +238,9 @@ def test_models_version_health(client: httpx.Client) -> None:
         ("completions", {"prompt": "x", "max_tokens": 0}, 400, "BadRequestError", "max_tokens", "at least 1"),
         ("completions", {"prompt": "x", "n": 2}, 400, "BadRequestError", "n", "must be 1"),
         ("completions", {"prompt": "x", "cache_salt": ""}, 400, "BadRequestError", "cache_salt", "non-empty"),
+        ("completions", {"prompt": "x", "min_tokens": -1}, 400, "BadRequestError", "min_tokens", "got -1"),
+        ("chat/completions", {"messages": HELLO, "tools": []}, 400, "BadRequestError", "tools", "empty list"),
+        ("chat/completions", {"messages": [{"content": "x"}]}, 400, "BadRequestError", "messages", "needs a role"),
         ("completions", {"prompt": "x", "min_tokens": 99}, 400, "BadRequestError", "min_tokens", "max_tokens=16"),
     ],
 )
@@ -253,17 +256,55 @@ def test_errors_are_json_with_their_status(
 
 
 def test_context_overflow_is_what_vllm_says(client: httpx.Client) -> None:
-    answer = client.post("/v1/completions", json={"prompt": list(range(8000)), "max_tokens": 193, "stream": True})
+    answer = client.post("/v1/completions", json={"prompt": list(range(8192)), "max_tokens": 7, "stream": True})
     assert answer.status_code == 400
     assert answer.json()["error"] == {
-        "message": "This model's maximum context length is 8192 tokens. However, you requested 193 output tokens and "
-        "your prompt contains at least 8000 input tokens, for a total of at least 8193 tokens. Please reduce the "
-        "length of the input prompt or the number of requested output tokens. (parameter=input_tokens, value=8000)",
+        "message": "This model's maximum context length is 8192 tokens. However, you requested 7 output tokens and "
+        "your prompt contains at least 8192 input tokens, for a total of at least 8199 tokens. Please reduce the "
+        "length of the input prompt or the number of requested output tokens. (parameter=input_tokens, value=8192)",
         "type": "BadRequestError",
         "param": "input_tokens",
         "code": 400,
     }
-    assert complete(client, list(range(8000)), 192)["usage"]["total_tokens"] == 8192
+
+
+def test_output_that_does_not_fit_is_cut_but_not_below_min_tokens(client: httpx.Client) -> None:
+    answer = complete(client, list(range(8000)), 500)
+    assert answer["usage"]["completion_tokens"] == 192
+    assert answer["choices"][0]["finish_reason"] == "length"
+    body = {"prompt": list(range(8000)), "max_tokens": 500, "min_tokens": 500}
+    error = client.post("/v1/completions", json=body).json()["error"]
+    assert error["message"] == "min_tokens must be less than or equal to max_tokens=192, got 500."
+
+
+def test_a_chat_reports_what_it_wrote_to_the_cache(client: httpx.Client) -> None:
+    body = {"messages": [{"role": "user", "content": "x" * 4 * 93}], "max_tokens": 1}  # 100 tokens
+    details = [
+        client.post("/v1/chat/completions", json=body).json()["usage"]["prompt_tokens_details"] for _ in range(2)
+    ]
+    assert details == [
+        {"cached_tokens": 0, "created_cache_tokens": 96},
+        {"cached_tokens": 96, "created_cache_tokens": 0},
+    ]
+
+
+def test_token_ids_are_returned_where_they_are_asked_for(client: httpx.Client) -> None:
+    prompt = client.post("/tokenize", json={"messages": HELLO}).json()["tokens"]
+    body = {"messages": HELLO, "return_token_ids": True}  # ends with the end mark
+    whole = client.post("/v1/chat/completions", json=body).json()
+    ids = whole["choices"][0]["token_ids"]
+    assert whole["prompt_token_ids"] == prompt
+    assert len(ids) == whole["usage"]["completion_tokens"]
+    text = whole["choices"][0]["message"]["content"]
+    assert ids[:-1] == client.post("/tokenize", json={"prompt": text}).json()["tokens"]
+    for path, asked in (("chat/completions", body), ("completions", {**body, "prompt": prompt, "max_tokens": 900})):
+        *objects, _ = events(client.post(f"/v1/{path}", json={**asked, "stream": True}).content)
+        chunks = [json.loads(item) for item in objects]
+        assert [number for chunk in chunks for number in chunk["choices"][0].get("token_ids", ())] == ids
+        # Of a chat they belong to the answer, of a completion to its choice.
+        owners = [chunk if path == "chat/completions" else chunk["choices"][0] for chunk in chunks]
+        assert [owner["prompt_token_ids"] for owner in owners if "prompt_token_ids" in owner] == [prompt]
+    assert "token_ids" not in client.post("/v1/chat/completions", json={"messages": HELLO}).text
 
 
 def test_bad_json_and_wrong_places(client: httpx.Client) -> None:

@@ -97,7 +97,9 @@ def test_tools_calls_and_parts_are_rendered() -> None:
     called = encode_chat([{"role": "assistant", "content": None, "tool_calls": [call]}])
     assert b"read_file" in called
     assert b'{"path": "a.py"}' in called
-    assert encode_chat([{"role": "assistant", "content": None, "tool_calls": [{**call, "id": "c2"}]}]) == called
+    assert encode_chat([{"role": "assistant", "content": None, "tool_calls": [{**call, "id": "c2"}]}]) != called
+    result = encode_chat([{"role": "tool", "tool_call_id": "c1", "content": "ok"}])
+    assert encode_chat([{"role": "tool", "tool_call_id": "c2", "content": "ok"}]) != result
 
 
 @pytest.mark.parametrize(
@@ -106,6 +108,7 @@ def test_tools_calls_and_parts_are_rendered() -> None:
         ({"content": "x"}, "needs a role"),
         ({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, "'image_url'"),
         ({"role": "user", "content": 5}, "must be text"),
+        ({"role": "assistant", "tool_calls": ["1"]}, "must be an object"),
         ({"role": "assistant", "tool_calls": [{"id": "1"}]}, "function with a name"),
     ],
 )

@@ -9,7 +9,7 @@ import msgspec
 
 from kvbench.sim.presets import Preset
 from kvbench.sim.text import OutputText
-from kvbench.sim.tokenizer import TOKEN_BYTES, PromptError, encode_chat, encode_ids, encode_text
+from kvbench.sim.tokenizer import TOKEN_BYTES, PromptError, decode_ids, encode_chat, encode_ids, encode_text
 
 _COMPLETIONS_DEFAULT_MAX_TOKENS = 16
 _Body = TypeVar("_Body", bound=msgspec.Struct)
@@ -38,6 +38,7 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     min_tokens: int | None = None
     ignore_eos: bool | None = None
     cache_salt: str | None = None
+    return_token_ids: bool | None = None
     n: int | None = None
 
 
@@ -66,6 +67,7 @@ class Plan(msgspec.Struct):
     chat: bool
     stream: bool
     include_usage: bool
+    return_token_ids: bool
     salt: str | None
     prompt: bytes
     output: OutputText
@@ -77,6 +79,8 @@ def plan_chat(body: bytes, preset: Preset) -> Plan:
     _check_model(request.model, preset)
     if not request.messages:
         raise ApiError(400, "messages must not be empty", param="messages")
+    if request.tools == []:
+        raise ApiError(400, "`tools` must not be an empty list: leave it out where there are none.", param="tools")
     prompt = _render(request.messages, request.tools, request.add_generation_prompt)
     asked = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     return _plan(request, prompt, asked, preset, chat=True)
@@ -134,8 +138,8 @@ def _plan(request: GenerationRequest, prompt: bytes, asked: int | None, preset: 
     if request.cache_salt == "":
         raise ApiError(400, "Parameter 'cache_salt' must be a non-empty string if provided.", param="cache_salt")
     input_tokens, limit = len(prompt) // TOKEN_BYTES, preset.max_model_len
-    least = asked or 0
-    if input_tokens + max(least, 1) > limit:
+    if input_tokens >= limit:
+        least = asked or 0
         raise ApiError(
             400,
             f"This model's maximum context length is {limit} tokens. However, you requested {least} output tokens "
@@ -144,17 +148,21 @@ def _plan(request: GenerationRequest, prompt: bytes, asked: int | None, preset: 
             f"output tokens. (parameter=input_tokens, value={input_tokens})",
             param="input_tokens",
         )
-    max_tokens = limit - input_tokens if asked is None else asked
+    # An output that does not fit is cut without a word: vLLM 0.32 does so.
+    max_tokens = limit - input_tokens if asked is None else min(asked, limit - input_tokens)
     min_tokens = request.min_tokens or 0
-    if min_tokens < 0 or min_tokens > max_tokens:
+    if min_tokens < 0:
+        raise ApiError(400, f"min_tokens must be greater than or equal to 0, got {min_tokens}.", param="min_tokens")
+    if min_tokens > max_tokens:
         raise ApiError(
             400,
-            f"min_tokens must be between 0 and max_tokens={max_tokens}, got {min_tokens}.",
+            f"min_tokens must be less than or equal to max_tokens={max_tokens}, got {min_tokens}.",
             param="min_tokens",
         )
     return Plan(
         chat=chat,
         stream=bool(request.stream),
+        return_token_ids=bool(request.return_token_ids),
         include_usage=request.stream_options is not None and bool(request.stream_options.include_usage),
         salt=request.cache_salt,
         prompt=prompt,
@@ -165,25 +173,16 @@ def _plan(request: GenerationRequest, prompt: bytes, asked: int | None, preset: 
 class Answer:
     """Bytes of one request's answer. Chunk texts are spliced into a prepared frame: no JSON encoder per token."""
 
-    def __init__(self, plan: Plan, model: str, request_id: str) -> None:
+    def __init__(self, plan: Plan, preset: Preset, request_id: str) -> None:
         self.plan = plan
         self.response_id = f"{'chatcmpl' if plan.chat else 'cmpl'}-{request_id}"
-        self._object = "chat.completion" if plan.chat else "text_completion"
-        self._created = int(time.time())
-        self._model = model
-        head = {
-            "id": self.response_id,
-            "object": f"{self._object}.chunk" if plan.chat else self._object,
-            "created": self._created,
-            "model": model,
-        }
-        self._head = _json(head)[:-1] + b',"choices":['
-        opening = b'{"index":0,"delta":{"content":' if plan.chat else b'{"index":0,"text":'
-        self._frame = b"data: " + self._head + opening
-        closing = b'},"logprobs":null,"finish_reason":' if plan.chat else b',"logprobs":null,"finish_reason":'
-        self._go_on = closing + b"null}]}\n\n"
-        reason = b'"stop"' if plan.output.stops else b'"length"'
-        self._end = closing + reason + b',"stop_reason":null}]}\n\n'
+        self._block_size = preset.block_size
+        kind = "chat.completion" if plan.chat else "text_completion"
+        self._identity = {"id": self.response_id, "object": kind, "created": int(time.time()), "model": preset.model}
+        chunk = {**self._identity, "object": "chat.completion.chunk"} if plan.chat else self._identity
+        self._head = b"data: " + _json(chunk)[:-1] + b',"choices":['
+        self._opening = b'{"index":0,"delta":{"content":' if plan.chat else b'{"index":0,"text":'
+        self._closing = (b"}" if plan.chat else b"") + b',"logprobs":null,"finish_reason":'
 
     @property
     def finish_reason(self) -> str:
@@ -191,48 +190,55 @@ class Answer:
 
     def role_event(self) -> bytes:
         """The role chunk with empty content that comes together with the first token of a chat."""
-        choice = b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
-        return b"data: " + self._head + choice + b"]}\n\n"
+        choice = b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
+        return self._head + choice + self._prompt_ids() + b"}\n\n"
 
     def token_event(self, number: int, *, last: bool) -> bytes:
-        return self._frame + _json(self.plan.output.piece(number)) + (self._end if last else self._go_on)
+        output = self.plan.output
+        event = self._head + self._opening + _json(output.piece(number)) + self._closing
+        event += _json(self.finish_reason) + b',"stop_reason":null' if last else b"null"
+        if not self.plan.return_token_ids:
+            return event + b"}]}\n\n"
+        event += b',"token_ids":' + _json(decode_ids(output.tokens(number, number + 1)))
+        return event + (self._prompt_ids() if number == 0 and not self.plan.chat else b"") + b"}]}\n\n"
 
     def end_events(self, cached_tokens: int) -> bytes:
         """The usage chunk, where it was asked for, and [DONE]."""
         done = b"data: [DONE]\n\n"
         if not self.plan.include_usage:
             return done
-        return b"data: " + self._head + b'],"usage":' + _json(self._usage(cached_tokens)) + b"}\n\n" + done
+        return self._head + b'],"usage":' + _json(self._usage(cached_tokens)) + b"}\n\n" + done
 
     def whole(self, cached_tokens: int) -> bytes:
         """The answer to a request that did not ask for a stream."""
-        output = self.plan.output
+        plan, output = self.plan, self.plan.output
         text = "".join(output.piece(number) for number in range(output.length_tokens))
         choice: dict[str, Any] = {"index": 0}
-        if self.plan.chat:
+        if plan.chat:
             choice["message"] = {"role": "assistant", "content": text, "tool_calls": []}
         else:
             choice["text"] = text
         choice |= {"logprobs": None, "finish_reason": self.finish_reason, "stop_reason": None}
-        return _json(
-            {
-                "id": self.response_id,
-                "object": self._object,
-                "created": self._created,
-                "model": self._model,
-                "choices": [choice],
-                "usage": self._usage(cached_tokens),
-            }
-        )
+        answer: dict[str, Any] = {**self._identity, "choices": [choice], "usage": self._usage(cached_tokens)}
+        if plan.return_token_ids:
+            choice["token_ids"] = decode_ids(output.tokens(0, output.length_tokens))
+            (answer if plan.chat else choice)["prompt_token_ids"] = decode_ids(plan.prompt)
+        return _json(answer)
+
+    def _prompt_ids(self) -> bytes:
+        return b',"prompt_token_ids":' + _json(decode_ids(self.plan.prompt)) if self.plan.return_token_ids else b""
 
     def _usage(self, cached_tokens: int) -> dict[str, Any]:
         prompt_tokens = len(self.plan.prompt) // TOKEN_BYTES
         output_tokens = self.plan.output.length_tokens
+        details = {"cached_tokens": cached_tokens}
+        if self.plan.chat:
+            details["created_cache_tokens"] = prompt_tokens // self._block_size * self._block_size - cached_tokens
         return {
             "prompt_tokens": prompt_tokens,
             "total_tokens": prompt_tokens + output_tokens,
             "completion_tokens": output_tokens,
-            "prompt_tokens_details": {"cached_tokens": cached_tokens},
+            "prompt_tokens_details": details,
         }
 
 

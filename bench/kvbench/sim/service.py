@@ -140,7 +140,7 @@ class Service:
         plan = plan_of(bytes(request.body), self._preset)
         request_id = request.headers.get("x-request-id") or uuid.uuid4().hex
         job = self._engine.submit(plan.prompt, plan.output, salt=plan.salt, now_ns=request.arrival_ns)
-        exchange = _Exchange(connection, Answer(plan, self._preset.model, request_id), request_id, job)
+        exchange = _Exchange(connection, Answer(plan, self._preset, request_id), request_id, job)
         self._of_job[job] = self._of_connection[connection] = exchange
         if plan.stream:
             connection.start_stream()

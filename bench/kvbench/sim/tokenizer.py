@@ -65,9 +65,9 @@ def encode_chat(
     *,
     add_generation_prompt: bool = True,
 ) -> bytes:
-    """Token ids of a chat: tool schemas first, then each message as START role SEPARATOR content calls END.
+    """Token ids of a chat: tool schemas, then each message as START role SEPARATOR [call id SEPARATOR] content calls END.
 
-    PromptError for a message that is not text. Call ids are not rendered, as in most models' templates.
+    PromptError for a message that is not text. Call ids are rendered too: a client that loses one is found out.
     """
     parts: list[bytes] = []
     if tools:
@@ -77,6 +77,9 @@ def encode_chat(
         if not isinstance(role, str):
             raise PromptError("Every message needs a role.")
         parts += (START, _ROLES.get(role) or encode_text(role), SEPARATOR)
+        answers = message.get("tool_call_id")
+        if answers is not None:
+            parts += (encode_text(str(answers)), SEPARATOR)
         parts.append(_encode_content(message.get("content")))
         for call in message.get("tool_calls") or ():
             parts += (CALL, *_encode_call(call))
@@ -103,11 +106,14 @@ def _encode_content(content: object) -> bytes:
     raise PromptError("The content of a message must be text, a list of parts, or null.")
 
 
-def _encode_call(call: object) -> tuple[bytes, bytes, bytes]:
-    function = call.get("function") if isinstance(call, dict) else None
+def _encode_call(call: object) -> tuple[bytes, ...]:
+    if not isinstance(call, dict):
+        raise PromptError("Every tool call must be an object.")
+    function = call.get("function")
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise PromptError("Every tool call needs a function with a name.")
     arguments = function.get("arguments") or ""
     if not isinstance(arguments, str):
         arguments = msgspec.json.encode(arguments).decode()
-    return encode_text(function["name"]), SEPARATOR, encode_text(arguments)
+    call_id = encode_text(str(call.get("id") or ""))
+    return call_id, SEPARATOR, encode_text(function["name"]), SEPARATOR, encode_text(arguments)
