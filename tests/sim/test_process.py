@@ -41,6 +41,14 @@ def test_it_starts_answers_and_stops() -> None:
     sim.stop()
 
 
+def test_files_where_it_is_started_are_not_taken_for_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("json", "uvloop", "kvbench"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')")
+    monkeypatch.chdir(tmp_path)
+    with SimProcess.start("tiny") as sim:
+        assert httpx.get(f"{sim.url}/health", trust_env=False).status_code == 200
+
+
 def test_it_outlives_ctrl_c_and_obeys_sigterm() -> None:
     with SimProcess.start("tiny") as sim:
         os.kill(sim.pid, signal.SIGINT)

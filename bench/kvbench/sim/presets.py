@@ -59,7 +59,6 @@ PRESETS: dict[str, Preset] = {
         Preset(
             name="vllm-small",
             description="a small model on one accelerator under vLLM: 2M tokens of KV cache, about 8 ms a token",
-            known=frozenset({"max_batched_tokens"}),
         ),
         Preset(
             name="tiny",

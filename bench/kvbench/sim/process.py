@@ -47,7 +47,8 @@ class SimProcess:
         UsageError for an unknown preset or setting, FailedError (with the end of its stderr) where it does not start.
         """
         resolve_preset(preset, settings)
-        command = [sys.executable, "-m", "kvbench.sim", "--until-stdin-ends", "--preset", preset]
+        # -P: a file of the user's directory must not stand in for a module of ours.
+        command = [sys.executable, "-P", "-m", "kvbench.sim", "--until-stdin-ends", "--preset", preset]
         command += ["--port", "0", "--time-scale", repr(time_scale)]
         for key, value in (settings or {}).items():
             command += ["--set", f"{key}={value}"]

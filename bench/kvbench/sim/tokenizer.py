@@ -65,7 +65,7 @@ def encode_chat(
     *,
     add_generation_prompt: bool = True,
 ) -> bytes:
-    """Token ids of a chat: tool schemas, then messages, each START role SEPARATOR [call id SEPARATOR] content calls END.
+    """Token ids of a chat: tool schemas, then messages: START role SEPARATOR [call id SEPARATOR] content calls END.
 
     PromptError for a message that is not text. Call ids are rendered too: a client that loses one is found out.
     """
