@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from kvbench.endpoints import profile as profile_module
 from kvbench.endpoints.profile import DEFAULT_KEY_ENV, EndpointProfile, load_profile
 from kvbench.endpoints.secrets import Redactor, Secret
 from kvbench.errors import ConfigError, InputError, KvbenchError, UsageError
@@ -191,3 +193,13 @@ def test_redactor_goes_into_nested_values() -> None:
         "a": ["x[redacted]", 1, None],
         "[redacted]": 2.5,
     }
+
+
+def test_the_documented_example_is_a_whole_profile(tmp_path: Path) -> None:
+    example = "\n".join(line[4:] for line in (profile_module.__doc__ or "").splitlines() if line.startswith("    "))
+    (tmp_path / "ca.pem").write_text("")
+    profile = load_profile(written(tmp_path, example))
+    assert profile.timeouts == EndpointProfile(url="http://h").timeouts
+    assert profile.ca_file == str(tmp_path / "ca.pem")
+    for field in EndpointProfile.__struct_fields__:
+        assert re.search(rf"\b{field}\b", example), field
