@@ -34,6 +34,7 @@ _HISTOGRAMS = {
 _BY_SOURCE = "vllm:prompt_tokens_by_source_total"
 _USAGE = "vllm:kv_cache_usage_perc"
 _CONFIG = "vllm:cache_config_info"
+_WANTED = (*_COUNTERS.values(), *_GAUGES.values(), *_HISTOGRAMS.values(), _BY_SOURCE, _USAGE, _CONFIG)
 
 
 class Histogram(msgspec.Struct, frozen=True):
@@ -109,8 +110,12 @@ class ServerMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_text(cls, text: str) -> ServerMetrics:
-        """From the text of /metrics; ValueError where it is none."""
-        return cls.from_samples(parse_prometheus(text))
+        """From the text of /metrics; ValueError where it is none.
+
+        Only the lines wanted are parsed: a scrape happens while a run is measured, and vLLM has 700 lines.
+        """
+        wanted = "\n".join(line for line in text.split("\n") if line.startswith(_WANTED))
+        return cls.from_samples(parse_prometheus(wanted or text))
 
     @classmethod
     def from_samples(cls, samples: Samples) -> ServerMetrics:
