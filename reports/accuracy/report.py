@@ -84,21 +84,23 @@ def conditions(results: dict[str, Any]) -> str:
         if all(job["realtime"] for job in jobs)
         else "at normal priority"
     )
-    busiest = max(job["others_cpu"] for job in jobs)
+    tries = max(job["attempts"] for job in jobs)
     return (
-        f"Measured {env['date']}: {env['cpus']} CPUs ({env['machine']}, Linux {env['kernel']}), {pinned}, {realtime}; "
-        f"other processes used up to {busiest:.0%} of the machine meanwhile. Python {env['python']}, "
-        f"uvloop {env['uvloop']}, httptools {env['httptools']}, httpx {env['httpx']}, kvbench {env['kvbench']}."
+        f"Measured {env['date']}: {env['cpus']} CPUs ({env['machine']}, Linux {env['kernel']}), {pinned}, {realtime}. "
+        f"Each row was measured up to {tries} times, until other processes left the machine alone; the quietest time "
+        f"counts, and the share that others still had of the CPUs is in the table. Python {env['python']}, uvloop "
+        f"{env['uvloop']}, httptools {env['httptools']}, httpx {env['httpx']}, kvbench {env['kvbench']}."
     )
 
 
 def arrival_table(jobs: list[Job]) -> str:
-    head = ["", "streams", "first token p50 / p99 / max, ms", "TTFT p50 / p99 / max, ms"]
+    head = ["", "requests", "first token p50 / p99 / max, ms", "TTFT p50 / p99 / max, ms", "others' CPU"]
     own = jobs[0]["client"] == "kvbench"
     head += ["bound p99, ms", "beyond bound, ms", "read lag p99, ms", "stamps missing"] if own else []
     rows = []
     for job in jobs:
         row = [job["name"], f"{job['requests']:,}", three(job["first_token_ms"]), three(job["ttft_ms"])]
+        row += [f"{job['others_cpu']:.0%}"]
         if own:
             row += [f"{job['bound_ms']['p99']:.4f}", f"{job['unexplained_max_ms']:.3f}"]
             row += [f"{job['read_lag_ms']['p99']:.2f}", str(job["stamps_missing"])]

@@ -28,10 +28,12 @@ from report import render
 HERE = Path(__file__).parent
 TTFT_MS, ITL_MS, TOKENS = 200, 20, 100
 PORT = 18_573
+QUIET = 0.1  # of the machine's CPU time
+ATTEMPTS = 3
 CLOCK_TICKS_S = os.sysconf("SC_CLK_TCK")
 
 # streams, rounds: enough streams each for a p99
-ARRIVALS = [(1, 20), (100, 5), (1000, 3)]
+ARRIVALS = [(1, 10), (100, 5), (1000, 3)]
 
 
 def job(name: str, **settings: Any) -> dict[str, Any]:
@@ -78,6 +80,27 @@ def compile_server(target: Path, *flags: str) -> bool:
 def pinned(cpu: int, command: list[str]) -> list[str]:
     taskset = shutil.which("taskset")
     return [taskset, "-c", str(cpu), *command] if taskset and (os.cpu_count() or 1) > cpu else command
+
+
+def quietest(job: dict[str, Any], directory: Path) -> dict[str, Any]:
+    """Run a job up to three times, until nothing else had much of the machine; the quietest run counts."""
+    runs = []
+    for _ in range(ATTEMPTS):
+        wait_until_quiet()
+        runs.append(run_job(job, directory))
+        if runs[-1]["others_cpu"] <= QUIET:
+            break
+    return {**min(runs, key=lambda run: float(run["others_cpu"])), "attempts": len(runs)}
+
+
+def wait_until_quiet() -> None:
+    """Return when the machine has been nearly idle for half a second, at the latest after half a minute."""
+    give_up = time.monotonic() + 30
+    while time.monotonic() < give_up:
+        busy_s, began = machine_busy_s(), time.monotonic()
+        time.sleep(0.5)
+        if machine_busy_s() - busy_s < QUIET * (time.monotonic() - began) * (os.cpu_count() or 1):
+            return
 
 
 def run_job(job: dict[str, Any], directory: Path) -> dict[str, Any]:
@@ -226,7 +249,7 @@ def main() -> None:
             blob.write_to_path(directory / "cert.pem", append=index > 0)
         jobs = []
         for job in plan(tls):
-            jobs.append(run_job(job, directory))
+            jobs.append(quietest(job, directory))
             print(json.dumps(jobs[-1]), file=sys.stderr, flush=True)
     results = {"environment": environment(), "jobs": jobs}
     (HERE / "results.json").write_text(json.dumps(results, indent=1) + "\n")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import uvloop
 
-BOTH_LOOPS = {"test_transport.py", "test_tls.py"}
+BOTH_LOOPS = {"test_transport.py", "test_tls.py", "test_stamps.py"}
 
 
 def pytest_asyncio_loop_factories(

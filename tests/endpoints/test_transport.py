@@ -303,7 +303,7 @@ async def test_headers_split_at_every_byte_and_interim_answers(
 
 
 async def test_large_and_slow_upload_arrives_whole(client: httpx.AsyncClient, raw_server: StartServer) -> None:
-    body = bytes(range(251)) * 33_000  # 8 MB
+    body = bytes(range(251)) * 66_000  # 16 MB
     got_body: list[bytes] = []
     drained: list[int] = []
 
