@@ -61,11 +61,12 @@ class StampedTransport(httpx.AsyncBaseTransport):
         extensions = request.extensions
         sink = extensions.get("kvbench.sink")
         body = sink if isinstance(sink, StampedBody) else StampedBody()
+        retried = False
         while True:
-            connection, connect_ns = await self._connection(origin, extensions)
+            connection, connect_ns = await self._connection(origin, extensions, reuse=not retried)
             timing = Timing("kernel" if connection.stamping else "loop", self._clock.uncertainty_ns)
             timing.connect_ns = connect_ns
-            timing.retried_stale = retried = extensions.get("kvbench.retried", False)
+            timing.retried_stale = retried
             exchange = Exchange(body, timing, wake_on_read=sink is None)
             try:
                 connection.begin(exchange, payload, _timeout_s(extensions, "read"), extensions.get("kvbench.total_s"))
@@ -75,13 +76,13 @@ class StampedTransport(httpx.AsyncBaseTransport):
                 self._discard(connection)
                 raise
             fault = exchange.fault
-            if fault is None:
-                break
+            if fault is None or exchange.headers_done:
+                break  # a fault after the headers is for whoever reads the body: status and headers are known
             self._discard(connection)
             stale = connection.used and not exchange.answered and fault.kind in ("reset", "truncated")
             if not stale or retried:
                 raise fault from None
-            extensions = {**extensions, "kvbench.retried": True}
+            retried = True
         return httpx.Response(
             exchange.status,
             headers=exchange.headers,
@@ -97,10 +98,12 @@ class StampedTransport(httpx.AsyncBaseTransport):
         if self._dialer is not None:
             await self._dialer.aclose()
 
-    async def _connection(self, origin: _Origin, extensions: dict[str, Any]) -> tuple[Connection, int | None]:
+    async def _connection(
+        self, origin: _Origin, extensions: dict[str, Any], reuse: bool
+    ) -> tuple[Connection, int | None]:
         """A connection to `origin` and how long it took to open, ns; None: it was kept alive."""
         idle = self._idle.get(origin)
-        if idle and not extensions.get("kvbench.retried"):
+        if idle and reuse:
             connection = idle.pop()
             connection.on_idle_close = None
             return connection, None
