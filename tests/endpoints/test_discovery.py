@@ -176,12 +176,13 @@ async def test_a_refused_key_names_its_variable(
     raw_server: StartServer, monkeypatch: pytest.MonkeyPatch, status: str
 ) -> None:
     monkeypatch.setenv("SOME_KEY", "sk-very-secret-123")
-    page = answer({"error": {"message": "Incorrect API key provided: sk-very-secret-123"}}, status)
+    # The key lies across the place where the text is cut.
+    page = answer({"error": {"message": "x" * 190 + " sk-very-secret-123"}}, status)
     server = raw_server(by_path({"*": page}))
     error = await failure(server.url, key_env="SOME_KEY")
     assert isinstance(error, ConfigError)
     assert "SOME_KEY" in (error.hint or "")
-    assert "sk-very-secret-123" not in error.message
+    assert "sk-very" not in error.message
     assert status[:3] in error.message
     assert DEFAULT_KEY_ENV in ((await failure(server.url)).hint or "")
 

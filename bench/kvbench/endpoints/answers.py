@@ -129,7 +129,7 @@ def _read(response: Response, answer: Answer, tokens: _Tokens) -> Failed | None:
         return fault.kind, str(fault)
     if kind is None:
         shown = response.headers.get("content-type") or "none"
-        return "bad_content_type", f"content-type {shown}: {error_text(response.body.content()[:2000])}"
+        return "bad_content_type", f"content-type {shown}: {error_text(response.body.content())}"
     try:
         value = msgspec.json.decode(response.body.content())
     except (msgspec.DecodeError, RecursionError, ValueError) as error:

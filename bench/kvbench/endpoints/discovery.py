@@ -20,6 +20,7 @@ from kvbench.errors import ConfigError, FailedError, KvbenchError
 from kvbench.model import Warning
 
 _MODELS_SHOWN = 20
+_TEXT_SHOWN = 200
 _HINTS = {
     "refused": "is the server running, and on this port?",
     "dns": "check the host name",
@@ -98,7 +99,7 @@ async def discover(profile: EndpointProfile, model: str | None, fetch: Fetch, re
     )
     lists, version, metrics_pages = pages[:2], _version(pages[2]), pages[3:]
     try:
-        base, entries = await _served(profile, model, bases, lists, fetch)
+        base, entries = await _served(profile, model, bases, lists, fetch, redact)
     except KvbenchError as error:
         hint = error.hint
         raise type(error)(shortened(error.message, redact), hint=hint and redact.text(hint)) from None
@@ -130,6 +131,7 @@ async def _served(
     bases: tuple[str, ...],
     lists: list[Page],
     fetch: Fetch,
+    redact: Redactor,
 ) -> tuple[str, list[dict[str, Any]]]:
     """The API's base URL and the models it lists (none, where it lists none but takes requests)."""
     for base, page in zip(bases, lists, strict=True):
@@ -142,7 +144,7 @@ async def _served(
         for base in bases:
             if (await fetch(base + path, {})).status in (400, 422):
                 return base, []
-    raise _not_found(profile, lists)
+    raise _not_found(profile, lists, redact)
 
 
 def _entries(page: Page) -> list[dict[str, Any]] | None:
@@ -153,7 +155,7 @@ def _entries(page: Page) -> list[dict[str, Any]] | None:
     return [entry for entry in data if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
 
 
-def _not_found(profile: EndpointProfile, lists: list[Page]) -> KvbenchError:
+def _not_found(profile: EndpointProfile, lists: list[Page], redact: Redactor) -> KvbenchError:
     """Why no list of models came, by the most telling of the answers."""
     answered = [page for page in lists if page.status is not None]
     if not answered:
@@ -170,7 +172,7 @@ def _not_found(profile: EndpointProfile, lists: list[Page]) -> KvbenchError:
 
     page = min(answered, key=telling)
     status, url = page.status or 0, page.shown_url
-    text = error_text(page.body)[:200]
+    text = redact.text(error_text(page.body))[:_TEXT_SHOWN]
     if status in (401, 403):
         source = f" (key from {profile.key_source})" if profile.key_source is not None else " (no key was sent)"
         return ConfigError(f"{url}: the API key is refused, HTTP {status}{source}: {text}", hint=key_hint(profile))
