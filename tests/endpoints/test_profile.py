@@ -159,6 +159,8 @@ def test_key_file_is_relative_to_the_profile_and_warns_when_others_may_read_it(t
     assert key.reveal() == KEY
     assert [w.code for w in warnings] == ["key_file_readable"]
     assert warnings[0].advice is not None
+    key_file.chmod(0o640)
+    assert [w.code for w in profile.read_key()[1]] == ["key_file_readable"]
     key_file.chmod(0o600)
     assert profile.read_key()[1] == []
 
