@@ -1,7 +1,7 @@
 """Requests through a proxy: httpx's own transport behind the interface of `StampedTransport`.
 
-The sockets are httpx's, so arrivals are dated when the event loop reads them: every stamp is a loop stamp, and its
-bound reaches back to the read before.
+The sockets are httpx's, so arrivals are dated when the event loop hands them on: every stamp is a loop stamp, and its
+bound reaches back some polls of the loop, as many as httpx's layers can take to pass bytes up.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ import httpx
 from kvbench.endpoints.clock import RunClock
 from kvbench.endpoints.exchange import MAX_ANSWER_BYTES
 from kvbench.endpoints.stamped import FaultKind, Read, StampedBody, Timing, TransportFault
+from kvbench.endpoints.stamps import PollMarks
 from kvbench.endpoints.tls import tls_context
+
+_POLLS_TO_PASS_UP = 3
+"""The socket's reader wakes the task in the next turn of the loop, and anyio may yield once or twice in between."""
 
 
 class ProxiedTransport(httpx.AsyncBaseTransport):
@@ -28,6 +32,7 @@ class ProxiedTransport(httpx.AsyncBaseTransport):
 
     def __init__(self, clock: RunClock, proxy_url: str, ca_file: Path | str | None = None) -> None:
         self._clock = clock
+        self._marks: PollMarks | None = None
         self._inner = httpx.AsyncHTTPTransport(
             verify=tls_context(ca_file),
             trust_env=False,
@@ -38,6 +43,16 @@ class ProxiedTransport(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         sink = request.extensions.get("kvbench.sink")
         timing = Timing("loop", 0)
+        if self._marks is None:
+            self._marks = PollMarks(asyncio.get_running_loop(), self._clock, _POLLS_TO_PASS_UP)
+        self._marks.begin()
+        try:
+            return await self._answer(request, sink, timing, self._marks)
+        except BaseException:
+            self._marks.end()
+            raise
+
+    async def _answer(self, request: httpx.Request, sink: Any, timing: Timing, marks: PollMarks) -> httpx.Response:
         total_s = request.extensions.get("kvbench.total_s")
         deadline = None if total_s is None else asyncio.get_running_loop().time() + total_s
         request.extensions = {**request.extensions, "trace": _Trace(self._clock, timing)}
@@ -51,7 +66,8 @@ class ProxiedTransport(httpx.AsyncBaseTransport):
         if encoding != "identity":
             await response.aclose()
             raise self._failed("protocol_error", f"the answer is encoded as {encoding!r}, not identity", timing)
-        stream = _Stream(self, response, sink if isinstance(sink, StampedBody) else None, timing, deadline, total_s)
+        body = sink if isinstance(sink, StampedBody) else None
+        stream = _Stream(self, response, body, timing, deadline, total_s, marks)
         return httpx.Response(
             response.status_code,
             headers=response.headers,
@@ -86,7 +102,9 @@ class _Stream(httpx.AsyncByteStream):
         timing: Timing,
         deadline: float | None,
         total_s: float | None,
+        marks: PollMarks,
     ) -> None:
+        self._marks: PollMarks | None = marks
         self._transport, self._response, self._sink = transport, response, sink
         self._timing, self._deadline, self._total_s = timing, deadline, total_s
 
@@ -95,7 +113,7 @@ class _Stream(httpx.AsyncByteStream):
         source = self._response.stream
         assert isinstance(source, httpx.AsyncByteStream)
         parts = source.__aiter__()
-        floor_ns, size = timing.sent_ns or 0, 0
+        marks, size = self._marks, 0
         while True:
             try:
                 async with asyncio.timeout_at(self._deadline):
@@ -111,12 +129,19 @@ class _Stream(httpx.AsyncByteStream):
                 yield part
                 continue
             now_ns = transport._clock.now_ns()
+            floor_ns = timing.sent_ns or 0
+            if marks is not None:
+                floor_ns = max(floor_ns, marks.floor_ns)
+                if not marks.pending:
+                    marks.touch()
             sink.parts.append(part)
             sink.reads.append(Read(len(sink.parts), now_ns, floor_ns, now_ns, False))
-            floor_ns = now_ns
         timing.end_ns = transport._clock.now_ns()
 
     async def aclose(self) -> None:
+        marks, self._marks = self._marks, None
+        if marks is not None:
+            marks.end()
         await self._response.aclose()
 
 

@@ -66,11 +66,12 @@ class PollMarks:
 
     __slots__ = ("_active", "_loop", "_marks", "_origin_ns", "_timer", "_to_come", "floor_ns", "pending")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: RunClock) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: RunClock, extra_polls: int = 0) -> None:
+        """extra_polls: how many polls later than the socket itself the caller sees what was read."""
         self._loop = loop
         self._origin_ns = clock.origin_ns
         depth = 2 if type(loop).__module__.startswith("uvloop") else 3
-        self._marks = [0] * depth
+        self._marks = [0] * (depth + extra_polls)
         self.floor_ns = 0
         """For a read happening now: its bytes arrived at this time (ns since the run's start) or later."""
         self.pending = False
