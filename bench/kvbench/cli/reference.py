@@ -26,7 +26,7 @@ def reference() -> str:
         commands.append([str(group.name)])
         assert group.typer_instance is not None
         for command in group.typer_instance.registered_commands:
-            name = command.name or getattr(command.callback, "__name__", "")
+            name = str(command.name or getattr(command.callback, "__name__", ""))
             commands.append([str(group.name), name])
     parts = [HEAD]
     for words in commands:
