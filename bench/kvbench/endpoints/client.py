@@ -42,6 +42,7 @@ class Endpoint:
         self.info: EndpointInfo | None = None
         self.warnings: list[Warning] = []
         self._clock = clock
+        self._decoding = asyncio.Lock()
         self._redact = Redactor([*profile.headers.values(), *([key.reveal()] if key else [])])
         self._own_headers = dict(profile.headers)
         if key is not None:
@@ -152,7 +153,11 @@ class Endpoint:
             headers={**self._send_headers, "x-request-id": _header_safe(request.request_id)},
             timeout=self._timeout,
         )
-        return to_record(request, response, self._clock.now_ns(), self._redact)
+        # One answer between two polls: when many streams end together, those that still run are read in time.
+        async with self._decoding:
+            record = to_record(request, response, self._clock.now_ns(), self._redact)
+            await asyncio.sleep(0)
+        return record
 
     async def _exchange(
         self,
