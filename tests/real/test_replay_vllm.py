@@ -15,8 +15,8 @@ from servers.vllm import VllmServer
 pytestmark = pytest.mark.real
 
 
-def run(kvbench: Any, *arguments: Any) -> dict[str, Any]:
-    done: subprocess.CompletedProcess[str] = kvbench("run", *arguments, "--json")
+def run(kvbench: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
+    done: subprocess.CompletedProcess[str] = kvbench("run", *arguments, "--json", **options)
     assert done.returncode in (0, 3), done.stderr  # 3: two busy cores may be too slow to be trusted
     assert "Traceback" not in done.stderr
     got: dict[str, Any] = json.loads(done.stdout)
@@ -31,7 +31,7 @@ def rows(got: dict[str, Any], cwd: Path, name: str) -> list[dict[str, Any]]:
 def test_in_the_bundled_trace_every_hit_is_what_the_rule_expects_and_lengths_are_exact(
     vllm: VllmServer, kvbench: Any, tmp_path: Path
 ) -> None:
-    got = run(kvbench, "agent-trace.jsonl", "--endpoint", vllm.url, "--time-scale", "0.02")
+    got = run(kvbench, "agent-trace.jsonl", "--endpoint", vllm.url, "--time-scale", "0.02", timeout_s=600)
     assert got["requests"] == {"ok": 215, "failed": 0, "skipped": 0, "retried": 0}
     assert got["output_tokens"] == got["wanted_output_tokens"] == 19_555
     assert got["rule"] == "block 32"
@@ -69,11 +69,11 @@ def test_live_history_and_completions_stay_inside_the_expectation(
     assert got["expected_hit_rate"]["turns"] == 12
 
 
-def busy_trace(sessions: int, turns: int, output_tokens: int) -> str:
+def busy_trace(sessions: int, turns: int, output_tokens: int, words: int = 40) -> str:
     lines: list[dict[str, Any]] = [{"kvbench_trace": 1, "name": "busy"}]
     for number in range(sessions):
         for turn in range(turns):
-            append: list[dict[str, str]] = [{"role": "user", "content": f"{number} {turn} look at def f(x): " * 40}]
+            append: list[dict[str, str]] = [{"role": "user", "content": f"{number} {turn} look at def f(x): " * words}]
             if turn:
                 append.insert(0, {"role": "assistant", "content": f"seen {turn - 1}"})
             line = {"session_id": f"s{number}", "turn": turn, "append": append, "output_tokens": output_tokens}
@@ -85,18 +85,18 @@ def busy_trace(sessions: int, turns: int, output_tokens: int) -> str:
 def test_a_pool_below_the_working_set_loses_hits_and_preempts_and_loses_nothing(
     vllm: VllmServer, kvbench: Any, tmp_path: Path
 ) -> None:
-    """16 sessions whose prompts and outputs together need some 30,000 tokens, in a pool of 16,352."""
+    """16 sessions with prompts of about 1,000 and then 2,000 tokens that grow by 120, in a pool of 16,352."""
     trace = tmp_path / "busy.jsonl"
-    trace.write_text(busy_trace(sessions=16, turns=3, output_tokens=700))
+    trace.write_text(busy_trace(sessions=16, turns=2, output_tokens=120, words=100))
     tight_run = run(kvbench, trace, "--endpoint", vllm.url)
-    assert tight_run["requests"] == {"ok": 48, "failed": 0, "skipped": 0, "retried": 0}
-    assert tight_run["output_tokens"] == 48 * 700
+    assert tight_run["requests"] == {"ok": 32, "failed": 0, "skipped": 0, "retried": 0}
+    assert tight_run["output_tokens"] == 32 * 120
     assert tight_run["server_metrics"]["preemptions"] > 0
     assert "preemptions" in {warning["code"] for warning in tight_run["warnings"]}
-    assert len(rows(tight_run, tmp_path, "records.jsonl")) == 48
+    assert len(rows(tight_run, tmp_path, "records.jsonl")) == 32
     # one session at a time fits, and then every earlier prompt is still there
     alone = run(kvbench, trace, "--endpoint", vllm.url, "--sessions", "1")
-    assert alone["requests"]["ok"] == 48
+    assert alone["requests"]["ok"] == 32
     assert alone["expected_hit_rate"]["below"] == alone["expected_hit_rate"]["above"] == 0
     assert tight_run["hit_rate"] < 0.8 * alone["hit_rate"]
     assert tight_run["expected_hit_rate"]["below"] == tight_run["expected_hit_rate"]["above"] == 0

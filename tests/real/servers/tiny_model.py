@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-LAYERS, HEADS, KV_HEADS, HEAD_DIM, HIDDEN = 2, 4, 2, 32, 128
+LAYERS, HEADS, KV_HEADS, HEAD_DIM, HIDDEN = 2, 2, 2, 32, 128
 CONTEXT = 131_072
 VOCABULARY = 16_384
 END = "<|endoftext|>"

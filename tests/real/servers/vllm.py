@@ -24,6 +24,7 @@ START_TIMEOUT_S = 300.0
 ENVIRONMENT = {
     "VLLM_HOST_IP": "127.0.0.1",
     "VLLM_SERVER_DEV_MODE": "1",  # offers /reset_prefix_cache
+    "VLLM_CPU_OMP_THREADS_BIND": "0",  # one compute thread: two on the engine's one core would wait for each other
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
