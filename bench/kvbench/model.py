@@ -6,6 +6,7 @@ inside a Turn are trace time (before --time-scale).
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any, Literal
 
 import msgspec
@@ -135,7 +136,8 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
     a new connection took (None: a kept-alive one was used). first_token: first generated chunk (non-empty
     reasoning, content or tool-call text); first_output_token: first that is not reasoning. chunks: arrival of each
     generated chunk. stamp: what dated the arrivals. first_token_bound_ns: the largest error the stamp of
-    first_token can have (0.. ns late); read_lag_ns: how long its bytes waited in the kernel.
+    first_token can have (0.. ns late); read_lag_ns: how long its bytes waited in the kernel. retried_stale: the server
+    had closed the kept-alive connection before any byte of an answer, so it was sent again, once, on a fresh one.
     """
 
     scheduled: int
@@ -155,6 +157,7 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
     stamps_missing: int = 0
     first_token_bound_ns: int | None = None
     read_lag_ns: int | None = None
+    retried_stale: bool = False
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -256,6 +259,20 @@ class OwnError(msgspec.Struct, frozen=True, kw_only=True):
     gc_mode: str | None = None
 
 
+class Spent(msgspec.Struct, frozen=True, kw_only=True):
+    """What an account's balance says a run cost, in one currency. All amounts are in `currency`.
+
+    A balance has two decimals and how it is rounded is not known, so each end is off by up to 0.01: what was spent
+    lies between at_least and at_most. Both are None where the balance was not read at both ends, or went up.
+    """
+
+    currency: str
+    before: Decimal | None = None
+    after: Decimal | None = None
+    at_least: Decimal | None = None
+    at_most: Decimal | None = None
+
+
 class RunInfo(msgspec.Struct, kw_only=True, frozen=True):
     """run.json. `endpoint` holds no secret; times are UTC ISO 8601; `settings` are the resolved options."""
 
@@ -278,6 +295,8 @@ class RunInfo(msgspec.Struct, kw_only=True, frozen=True):
     trust: Trust | None = None
     warnings: tuple[Warning, ...] = ()
     failure: str | None = None
+    balance: tuple[Spent, ...] | None = None
+    """One a currency; None = not asked for, or it could not be read."""
 
 
 class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -383,6 +402,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[Warning, ...]
     warmup_turns: int = 0
     server_metrics: ServerFigures | None = None
+    balance: tuple[Spent, ...] | None = None
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,8 @@ from kvbench.endpoints.usage import normalise
 from kvbench.model import Clock, Record, Request
 
 MAX_MESSAGE_CHARS = 500
+WAIT_LIMIT_SHARE = 0.98
+"""The server's clock began before the client's: that of its first byte, not of its last."""
 
 Failed = tuple[str, str]
 """(error_class, message)"""
@@ -54,10 +56,15 @@ class _Tokens:
         """Arrival of the last event; None where the answer was no stream."""
 
 
-def to_record(request: Request, response: Response, now_ns: int, redact: Redactor) -> Record:
-    """The Record of one attempt. now_ns: when it ended, for where the transport does not know."""
+def to_record(
+    request: Request, response: Response, now_ns: int, redact: Redactor, wait_limit_s: float | None = None
+) -> Record:
+    """The Record of one attempt. now_ns: when it ended, for where the transport does not know. wait_limit_s: after so
+    long the server closes the connection of a request that it has not begun to work on."""
     answer, tokens = Answer(), _Tokens()
     failed = _read(response, answer, tokens)
+    if failed is not None and wait_limit_s is not None:
+        failed = _waited_too_long(failed, response, tokens, wait_limit_s) or failed
     timing = response.timing
     end_ns = timing.end_ns if timing is not None and timing.end_ns is not None else now_ns
     if failed is None and response.fault is not None and tokens.over_ns is not None:
@@ -83,6 +90,7 @@ def to_record(request: Request, response: Response, now_ns: int, redact: Redacto
         stamps_missing=0 if timing is None else timing.stamps_missing,
         first_token_bound_ns=tokens.bound_ns,
         read_lag_ns=tokens.read_lag_ns,
+        retried_stale=timing is not None and timing.retried_stale,
     )
     headers = response.headers
     return Record(
@@ -130,14 +138,33 @@ def _read(response: Response, answer: Answer, tokens: _Tokens) -> Failed | None:
     if kind is None:
         shown = response.headers.get("content-type") or "none"
         return "bad_content_type", f"content-type {shown}: {error_text(response.body.content())}"
+    content = response.body.content()
+    if not content.strip():
+        return "truncated", "the server ended the answer before it had begun: nothing but blank lines came"
     try:
-        value = msgspec.json.decode(response.body.content())
+        value = msgspec.json.decode(content)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         return "protocol_error", f"the answer is not valid JSON ({error})"
     answer.read_whole(value)
     if answer.error is not None:
-        return "stream_error", answer.error
+        return answer.error_class, answer.error
     return None if answer.invalid is None else ("protocol_error", answer.invalid)
+
+
+def _waited_too_long(failed: Failed, response: Response, tokens: _Tokens, wait_limit_s: float) -> Failed | None:
+    """What a connection was closed for that ended, without a token, when the server's patience did."""
+    timing = response.timing
+    if failed[0] not in ("truncated", "reset") or tokens.chunks or timing is None:
+        return None
+    if timing.sent_ns is None or timing.end_ns is None:
+        return None
+    waited_s = (timing.end_ns - timing.sent_ns) / 1e9
+    if waited_s < WAIT_LIMIT_SHARE * wait_limit_s:
+        return None
+    return "queue_timeout", (
+        f"the server closed the connection after {waited_s:.0f} s without a token: it does so when it has not begun to "
+        f"work on a request within {wait_limit_s:.0f} s"
+    )
 
 
 def _refused(response: Response) -> Failed:
@@ -189,7 +216,7 @@ def _read_events(response: Response, answer: Answer, tokens: _Tokens) -> Failed 
     if answer.first_output_token is not None:
         tokens.first_output = events[answer.first_output_token].stamp_ns
     if answer.error is not None:
-        return "stream_error", answer.error
+        return answer.error_class, answer.error
     if answer.invalid is not None:
         return "protocol_error", answer.invalid
     if fault is not None and not (answer.done and fault.kind != "oversize"):

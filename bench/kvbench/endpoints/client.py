@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -13,8 +14,10 @@ import msgspec
 
 from kvbench import __version__
 from kvbench.endpoints.answers import Response, shortened, to_record
+from kvbench.endpoints.balance import PATH as BALANCE_PATH
+from kvbench.endpoints.balance import Balances, read_balances
 from kvbench.endpoints.clock import RunClock
-from kvbench.endpoints.dialects import openai, vllm
+from kvbench.endpoints.dialects import deepseek, openai, vllm
 from kvbench.endpoints.dialects.openai import Prompt
 from kvbench.endpoints.discovery import EndpointInfo, Page, discover
 from kvbench.endpoints.failures import error_text
@@ -118,13 +121,18 @@ class Endpoint:
         salt: str | None = None,
         free_output: bool = False,
         model: str | None = None,
+        thinking: bool | None = None,
     ) -> dict[str, Any]:
         """The body of one request in the endpoint's dialect: chat where `messages` are given, else completions.
 
-        The profile's extra_body comes last and may replace what kvbench chose.
+        thinking: whether the model is to, where the dialect can say so; None leaves it to the endpoint. The profile's
+        extra_body comes last and may replace what kvbench chose.
         """
         api: Api = "chat" if messages is not None else "completions"
-        build = vllm.build_body if self._dialect == "vllm" else openai.build_body
+        if self._dialect == "deepseek":
+            build = functools.partial(deepseek.build_body, thinking=thinking)
+        else:
+            build = functools.partial(vllm.build_body if self._dialect == "vllm" else openai.build_body)
         body = build(
             model=model or (self.info.model if self.info is not None else self.profile.model),
             api=api,
@@ -155,7 +163,8 @@ class Endpoint:
         )
         # One answer between two polls: when many streams end together, those that still run are read in time.
         async with self._decoding:
-            record = to_record(request, response, self._clock.now_ns(), self._redact)
+            limit_s = deepseek.WAIT_LIMIT_S if self._dialect == "deepseek" else None
+            record = to_record(request, response, self._clock.now_ns(), self._redact, limit_s)
             await asyncio.sleep(0)
         return record
 
@@ -218,6 +227,17 @@ class Endpoint:
             why = str(page.fault) if page.fault is not None else f"HTTP {page.status}: {error_text(page.body)}"
             raise FailedError(shortened(f"{page.shown_url}: {why}", self._redact))
         return page.body.decode("utf-8", "replace")
+
+    async def balance(self) -> Balances:
+        """The account's total balance now, by currency; FailedError where it cannot be read."""
+        page = await self._page(self.profile.root_url + BALANCE_PATH)
+        if page.fault is not None or page.status != 200:
+            why = str(page.fault) if page.fault is not None else f"HTTP {page.status}: {error_text(page.body)}"
+            raise FailedError(shortened(f"{page.shown_url}: {why}", self._redact))
+        try:
+            return read_balances(page.json())
+        except ValueError as error:
+            raise FailedError(shortened(f"{page.shown_url}: {error}", self._redact)) from None
 
     async def scrape(self) -> ServerMetrics | None:
         """The server's own counters now, all its metrics URLs as one; None where it has none of vLLM's.

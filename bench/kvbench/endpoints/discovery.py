@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
 from kvbench.endpoints.answers import shortened
-from kvbench.endpoints.dialects import vllm
+from kvbench.endpoints.dialects import deepseek, vllm
 from kvbench.endpoints.failures import FAILURES, error_text
 from kvbench.endpoints.metrics import CacheConfig, ServerMetrics
 from kvbench.endpoints.profile import EndpointProfile, key_hint
@@ -35,7 +35,7 @@ _HINTS = {
 class EndpointInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What discovery found. None = the server does not say."""
 
-    dialect: Literal["openai", "vllm"]
+    dialect: Literal["openai", "vllm", "deepseek"]
     model: str
     models: tuple[str, ...] = ()
     server: str | None = None
@@ -46,6 +46,8 @@ class EndpointInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens the KV cache holds."""
     max_model_len: int | None = None
     """Longest prompt and output together, tokens."""
+    in_flight_limit: int | None = None
+    """Most requests at a time, from the profile or as the provider documents it."""
     salt_field: bool = False
     """cache_salt has a field of its own, beside the prompt."""
     metrics_urls: tuple[str, ...] = ()
@@ -92,20 +94,34 @@ async def discover(profile: EndpointProfile, model: str | None, fetch: Fetch, re
     server fails.
     """
     root = profile.root_url
-    bases = (root + "/v1", root)
-    metrics_urls = profile.metrics_urls or (root + "/metrics",)
-    pages = await asyncio.gather(
-        *[fetch(f"{base}/models") for base in bases], fetch(f"{root}/version"), *[fetch(url) for url in metrics_urls]
-    )
-    lists, version, metrics_pages = pages[:2], _version(pages[2]), pages[3:]
+    bases: tuple[str, ...] = (root + "/v1", root)
+    metrics_urls = profile.metrics_urls
+    pages_of_servers: tuple[str, ...] = (f"{root}/version",)
+    if profile.dialect == "deepseek":
+        # Both paths are right; the documented one is without /v1. Nothing else is there to be asked for.
+        bases = tuple(sorted(bases, key=lambda base: base != profile.url))
+        pages_of_servers = ()
+    elif not metrics_urls:
+        metrics_urls = (root + "/metrics",)
+    urls = (*[f"{base}/models" for base in bases], *pages_of_servers, *metrics_urls)
+    pages = await asyncio.gather(*[fetch(url) for url in urls])
+    lists, rest = pages[:2], pages[2:]
+    version = _version(rest[0]) if pages_of_servers else None
+    metrics_pages = rest[len(pages_of_servers) :]
     try:
         base, entries = await _served(profile, model, bases, lists, fetch, redact)
     except KvbenchError as error:
         hint = error.hint
         raise type(error)(shortened(error.message, redact), hint=hint and redact.text(hint)) from None
-    chosen, entry = _choose(model, entries)
-    owner = entry.get("owned_by")
     dialect = profile.dialect
+    if dialect == "auto" and {entry.get("owned_by") for entry in entries} == {deepseek.OWNER}:
+        dialect = "deepseek"  # an aggregator lists other makers' models beside these
+    names = tuple(entry["id"] for entry in entries)
+    if dialect == "deepseek":
+        names = deepseek.with_aliases(names)
+    chosen = _choose(model, names)
+    entry = next((entry for entry in entries if entry["id"] == chosen), {})
+    owner = entry.get("owned_by")
     if dialect == "auto":
         dialect = "vllm" if version is not None and owner in vllm.OWNERS else "openai"
     metrics, answering = _metrics(metrics_pages)
@@ -113,11 +129,12 @@ async def discover(profile: EndpointProfile, model: str | None, fetch: Fetch, re
     info = EndpointInfo(
         dialect=dialect,
         model=chosen,
-        models=tuple(e["id"] for e in entries),
-        server=_server(owner, version),
+        models=names,
+        server="DeepSeek API" if dialect == "deepseek" and version is None else _server(owner, version),
         block_size=None if cache is None else cache.block_size,
         capacity_tokens=None if cache is None else cache.capacity_tokens,
         max_model_len=_first_int(entry, "max_model_len", "context_length", "context_window"),
+        in_flight_limit=_in_flight_limit(profile, dialect, chosen),
         salt_field=dialect == "vllm",
         metrics_urls=answering,
         cache=cache,
@@ -190,25 +207,31 @@ def _not_found(profile: EndpointProfile, lists: list[Page], redact: Redactor) ->
     return ConfigError(f"{url}: HTTP {status}: {text}", hint=path_hint if status in (404, 405) else None)
 
 
-def _choose(model: str | None, entries: list[dict[str, Any]]) -> tuple[str, dict[str, Any]]:
-    """The model to use and its entry in the list; ConfigError where that cannot be decided."""
-    names = [entry["id"] for entry in entries]
+def _in_flight_limit(profile: EndpointProfile, dialect: str, model: str) -> int | None:
+    if profile.limits.in_flight is not None:
+        return profile.limits.in_flight
+    return deepseek.in_flight_limit(model) if dialect == "deepseek" else None
+
+
+def _choose(model: str | None, names: tuple[str, ...]) -> str:
+    """The model to use; ConfigError where that cannot be decided."""
     if model is None:
         if len(names) == 1:
-            return names[0], entries[0]
+            return names[0]
         if not names:
             raise ConfigError("the endpoint lists no model", hint="name one: --model M")
         raise ConfigError(f"the endpoint serves {len(names)} models: {_listed(names)}", hint="choose one: --model M")
-    if not entries:
-        return model, {}
-    if model not in names:
+    if names and model not in names:
         close = difflib.get_close_matches(model, names, n=3)
         first = [*close, *[n for n in names if n not in close]]
-        raise ConfigError(f"model {model!r} is not served; served: {_listed(first)}", hint="choose one: --model M")
-    return model, entries[names.index(model)]
+        gone = " (retired on 2026-07-24)" if model in deepseek.RETIRED else ""
+        raise ConfigError(
+            f"model {model!r} is not served{gone}; served: {_listed(first)}", hint="choose one: --model M"
+        )
+    return model
 
 
-def _listed(names: list[str]) -> str:
+def _listed(names: Sequence[str]) -> str:
     more = len(names) - _MODELS_SHOWN
     return ", ".join(names[:_MODELS_SHOWN]) + (f" and {more} more" if more > 0 else "")
 

@@ -43,6 +43,11 @@ FAILURES: dict[str, Failure] = {
     "overloaded": Failure("the server has no capacity now (408, 503, 529)", True),
     "server_error": Failure("the server failed (other 5xx)", True),
     "stream_error": Failure("the server reported an error inside its answer", True),
+    "insufficient_resources": Failure(
+        "the server broke the answer off for want of capacity (finish_reason insufficient_system_resource)", True
+    ),
+    "aborted": Failure("the server broke the answer off (finish_reason abort, aborted)", True),
+    "queue_timeout": Failure("the server closed the connection: the request had waited too long to begin", True),
     "skipped": Failure("not sent: an earlier turn that it depends on failed", False),
     "cancelled": Failure("given up by kvbench (interrupted, or out of time)", False),
 }

@@ -1,7 +1,7 @@
-"""Endpoint profiles: where requests go and how. Given as a URL, or as a TOML file that says more.
+"""Endpoint profiles: where requests go and how. Given as a URL, by the name `deepseek`, or as a TOML that says more.
 
     url = "https://api.example.com/v1"     # ends in /v1 or not
-    dialect = "auto"                       # auto | openai | vllm
+    dialect = "auto"                       # auto | openai | vllm | deepseek
     model = "some-model"
     api = "chat"                           # chat | completions
     stream = true
@@ -11,12 +11,14 @@
     headers = {"x-team" = "bench"}
     extra_body = {temperature = 0.0}
     metrics_urls = ["http://127.0.0.1:8000/metrics"]
+    balance = true                         # read the account's balance (GET /user/balance) before and after a run
     [timeouts]
     connect_s = 10.0
     idle_s = 300.0                         # without one byte
     total_s = 3600.0
     [limits]
     requests_per_minute = 600.0
+    in_flight = 100
     [expected_hits]
     rule = "block"                         # auto | block | none
     block_size = 16
@@ -37,11 +39,14 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
+from kvbench.endpoints.dialects import deepseek
 from kvbench.endpoints.secrets import Secret, key_from_env, key_from_file
 from kvbench.errors import InputError, UsageError
 from kvbench.model import Api, Warning
 
 DEFAULT_KEY_ENV = "KVBENCH_API_KEY"
+DEEPSEEK = "deepseek"
+"""The built-in profile: DeepSeek's public API."""
 
 _OWN_HEADERS = {
     "authorization": "use key_env or key_file",
@@ -74,15 +79,16 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The provider's own limits, to be kept to; None = none."""
+    """The provider's own limits, to be kept to; None = none. in_flight: requests at a time."""
 
     requests_per_minute: float | None = None
+    in_flight: int | None = None
 
 
 class ExpectedHitsRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which hit rule the endpoint follows. auto: block where the server is vLLM and says its block size."""
 
-    rule: Literal["auto", "block", "none"] = "auto"
+    rule: Literal["auto", "block", "block-replay", "units", "steps", "none"] = "auto"
     block_size: int | None = None
 
 
@@ -90,7 +96,7 @@ class EndpointProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """One endpoint, as configured. Holds the name of a key's source, never a key."""
 
     url: str
-    dialect: Literal["auto", "openai", "vllm"] = "auto"
+    dialect: Literal["auto", "openai", "vllm", "deepseek"] = "auto"
     model: str | None = None
     api: Api = "chat"
     stream: bool = True
@@ -101,6 +107,7 @@ class EndpointProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     headers: dict[str, str] = {}
     extra_body: dict[str, Any] = {}
     metrics_urls: tuple[str, ...] = ()
+    balance: bool = False
     timeouts: Timeouts = Timeouts()
     limits: Limits = Limits()
     expected_hits: ExpectedHitsRule = ExpectedHitsRule()
@@ -134,7 +141,7 @@ class EndpointProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 def load_profile(spec: str) -> EndpointProfile:
-    """The profile for `--endpoint`: a http(s) URL, or the path of an endpoint TOML.
+    """The profile for `--endpoint`: a http(s) URL, `deepseek`, or the path of an endpoint TOML.
 
     UsageError where `spec` is neither; InputError, with line and field, for a TOML that cannot be used.
     """
@@ -144,12 +151,26 @@ def load_profile(spec: str) -> EndpointProfile:
         except ValueError as error:
             raise UsageError(str(error), hint="for example --endpoint http://127.0.0.1:8000") from None
         return EndpointProfile(url=url, key_env=DEFAULT_KEY_ENV if os.environ.get(DEFAULT_KEY_ENV) else None)
+    if spec == DEEPSEEK:
+        return _deepseek()
     path = Path(spec)
     if path.is_file():
         return _load_toml(path)
     raise UsageError(
         f"--endpoint {spec!r} is neither a URL nor a file",
-        hint="allowed: http://HOST:PORT, https://HOST/v1, the path of an endpoint TOML, or sim[:PRESET]",
+        hint="allowed: http://HOST:PORT, https://HOST/v1, deepseek, the path of an endpoint TOML, or sim[:PRESET]",
+    )
+
+
+def _deepseek() -> EndpointProfile:
+    """The public API, as documented. Its own wait for capacity ends first: kvbench gives up no earlier than that."""
+    return EndpointProfile(
+        url=deepseek.URL,
+        dialect="deepseek",
+        model=deepseek.MODEL,
+        key_env=deepseek.KEY_ENV,
+        timeouts=Timeouts(idle_s=deepseek.WAIT_LIMIT_S + 60),
+        expected_hits=ExpectedHitsRule(rule="units"),
     )
 
 
@@ -222,6 +243,8 @@ def _checked(profile: EndpointProfile, path: Path, wrong: Any) -> EndpointProfil
         for name, value in msgspec.to_builtins(getattr(profile, table)).items():
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise wrong(f"{value} is not above 0", f"{table}.{name}")
+    if profile.dialect == "deepseek" and profile.api == "completions":
+        raise wrong("DeepSeek's API has chat completions only", "api")
     if profile.expected_hits.block_size is not None and profile.expected_hits.block_size <= 0:
         raise wrong(f"{profile.expected_hits.block_size} is not above 0", "expected_hits.block_size")
     if profile.key_env is not None and profile.key_file is not None:

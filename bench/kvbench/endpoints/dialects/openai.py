@@ -14,8 +14,13 @@ from kvbench.model import Api, Message
 SALT_TOKENS = 8
 """How many leading ids of a token-id prompt a salt replaces, where the server has no field for it."""
 
-ABNORMAL_FINISH = frozenset({"error", "abort", "aborted", "insufficient_system_resource"})
-"""finish_reasons that mean the server gave the answer up: vLLM abort, DeepSeek aborted and
+ABNORMAL_FINISH = {
+    "error": "stream_error",
+    "abort": "aborted",
+    "aborted": "aborted",
+    "insufficient_system_resource": "insufficient_resources",
+}
+"""finish_reasons that mean the server gave the answer up, and which failure each is: vLLM abort, DeepSeek aborted and
 insufficient_system_resource, OpenRouter error."""
 
 Prompt = str | Sequence[int]
@@ -125,6 +130,7 @@ class Answer:
         "chunks",
         "done",
         "error",
+        "error_class",
         "finish_reason",
         "first_output_token",
         "invalid",
@@ -142,6 +148,8 @@ class Answer:
         self.response_model: str | None = None
         self.error: str | None = None
         """The message of an error object, or of an abnormal finish_reason."""
+        self.error_class = "stream_error"
+        """Which failure `error` is."""
         self.invalid: str | None = None
         """Why an event could not be understood."""
         self.done = False
@@ -238,8 +246,9 @@ class Answer:
             finish = choice.get("finish_reason")
             if finish:
                 self.finish_reason = str(finish)
-                if finish in ABNORMAL_FINISH and self.error is None:
+                if isinstance(finish, str) and finish in ABNORMAL_FINISH and self.error is None:
                     self.error = f"the server gave up: finish_reason {finish}"
+                    self.error_class = ABNORMAL_FINISH[finish]
             has_reasoning, has_output = self._read_choice(number, choice, part)
             generated = generated or has_reasoning or has_output
             output = output or has_output
