@@ -23,7 +23,8 @@ def render(results: dict[str, Any]) -> tuple[str, list[str]]:
 
 `make accuracy` runs a server that logs when it writes (`sse_truth.c`), drives it with the endpoint client that
 `kvbench run` uses (`Endpoint.send`), and compares. Every stream: first token 200 ms after the request, then one token
-each 20 ms, 100 tokens. "Client stalls": the client's event loop is kept from running for 10 ms in every 60 ms.
+each 20 ms, 100 tokens. n streams at all times: n workers that begin evenly and send one request after the other.
+"Client stalls": the client's event loop is kept from running for 10 ms in every 60 ms.
 
 {conditions(results)}
 
@@ -79,17 +80,19 @@ def check(arrivals: list[Job]) -> list[tuple[str, bool]]:
 def conditions(results: dict[str, Any]) -> str:
     env, jobs = results["environment"], results["jobs"]
     pinned = "server on CPU 0, client on CPU 1" if env["pinned"] else "not pinned to CPUs"
-    realtime = (
-        "both at real-time priority, so that other work on the machine was not measured instead"
-        if all(job["realtime"] for job in jobs)
-        else "at normal priority"
-    )
+    priority = "both before all others there (nice -20)" if all(job["first"] for job in jobs) else "at normal priority"
     tries = max(job["attempts"] for job in jobs)
+    quiet = (
+        f"Each row was measured up to {tries} times, until other processes left the machine alone; the quietest run "
+        "counts. "
+        if tries > 1
+        else ""
+    )
     return (
-        f"Measured {env['date']}: {env['cpus']} CPUs ({env['machine']}, Linux {env['kernel']}), {pinned}, {realtime}. "
-        f"Each row was measured up to {tries} times, until other processes left the machine alone; the quietest time "
-        f"counts, and the share that others still had of the CPUs is in the table. Python {env['python']}, uvloop "
-        f"{env['uvloop']}, httptools {env['httptools']}, httpx {env['httpx']}, kvbench {env['kvbench']}."
+        f"Measured {env['date']}: {env['cpus']} CPUs ({env['machine']}, Linux {env['kernel']}), {pinned}, {priority}. "
+        f"{quiet}The share that others had of the CPUs meanwhile is in the table: they share caches and cores with the "
+        f"client, so its cost goes up with it. Python {env['python']}, uvloop {env['uvloop']}, httptools "
+        f"{env['httptools']}, httpx {env['httpx']}, kvbench {env['kvbench']}."
     )
 
 

@@ -29,12 +29,13 @@ from report import render
 HERE = Path(__file__).parent
 TTFT_MS, ITL_MS, TOKENS = 200, 20, 100
 PORT = 18_573
+FIRST = -20  # the nice value that comes before all others
 QUIET = 0.1  # of the machine's CPU time
 ATTEMPTS = 2
 CLOCK_TICKS_S = os.sysconf("SC_CLK_TCK")
 
 # streams, rounds: enough streams each for a p99
-ARRIVALS = [(1, 8), (100, 5), (1000, 3)]
+ARRIVALS = [(1, 12), (100, 5), (1000, 3)]
 
 
 def job(name: str, **settings: Any) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def job(name: str, **settings: Any) -> dict[str, Any]:
         "rounds": 1,
         "tokens": TOKENS,
         "paced": True,
-        "spread_s": 1.0,
+        "spread_s": (TTFT_MS + ITL_MS * TOKENS) / 1e3,  # a stream's length: they begin and end evenly
         "stall": False,
         "tls": False,
     }
@@ -89,7 +90,7 @@ def start(cpu: int, command: list[str], **options: Any) -> subprocess.Popen[byte
         if (os.cpu_count() or 1) > cpu:
             os.sched_setaffinity(0, {cpu})
         with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
+            os.setpriority(os.PRIO_PROCESS, 0, FIRST)  # not real-time: the kernel pauses that for 50 ms in each second
 
     return subprocess.Popen(command, preexec_fn=place, **options)
 
@@ -133,7 +134,7 @@ def run_job(job: dict[str, Any], directory: Path) -> dict[str, Any]:
         busy_s, own_s, wall_s = machine_busy_s(), process_cpu_s(server.pid), time.monotonic()
         worker = [sys.executable, str(HERE / "worker.py"), json.dumps(settings)]
         client = start(1, worker, env={**os.environ, "PYTHONPATH": str(HERE)})
-        realtime = os.SCHED_FIFO == os.sched_getscheduler(client.pid) == os.sched_getscheduler(server.pid)
+        first = all(os.getpriority(os.PRIO_PROCESS, process.pid) == FIRST for process in (client, server))
         if client.wait() != 0:
             sys.exit(f"the client failed: {job['name']}")
         wall_s = time.monotonic() - wall_s
@@ -151,7 +152,7 @@ def run_job(job: dict[str, Any], directory: Path) -> dict[str, Any]:
     # The worker's start-up is in busy_s, not in cpu_s, and so counts as somebody else's: it errs on the safe side.
     figures["others_cpu"] = round(max(0.0, busy_s - own_s - result["cpu_s"]) / wall_s / (os.cpu_count() or 1), 2)
     figures["server_cpu_s"] = round(own_s, 2)
-    figures["realtime"] = realtime
+    figures["first"] = first
     return {
         key: job[key] for key in ("name", "client", "streams", "rounds", "tokens", "stall", "tls", "paced")
     } | figures
