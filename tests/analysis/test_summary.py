@@ -143,7 +143,8 @@ def test_tree_ended_events_say_which_jobs_count(tmp_path: Path) -> None:
 
 def test_after_the_duration_nothing_is_credited(tmp_path: Path) -> None:
     # The window is 1000.9 to 2131 ms: of q2's three chunks two have come, so 5 + 2 tokens; q1 and q2 are under way.
-    path = _changed(tmp_path, settings={"duration_s": 2.131})
+    # The duration counts from the first request, the warm-up one sent at 0.9 ms.
+    path = _changed(tmp_path, settings={"duration_s": 2.1301})
     summary = summarise(load_run(path))
     assert summary.window_s == pytest.approx(1.1301)
     assert summary.output_tokens_per_s == pytest.approx(7 / 1.1301)

@@ -42,15 +42,17 @@ def measured(run: Run) -> Measured:
         finals=finals,
         ok=finals[finals["ok"]],
         jobs=_complete_trees(run, frame),
-        window=_window(attempts, run.info.settings.get("duration_s")),
+        window=_window(attempts, frame["upload_start_at_s"].min(), run.info.settings.get("duration_s")),
     )
 
 
-def _window(attempts: pd.DataFrame, duration_s: float | None) -> tuple[float, float] | None:
+def _window(attempts: pd.DataFrame, began_s: float, duration_s: float | None) -> tuple[float, float] | None:
+    """`began_s`: the run's first request, a warm-up's too; the duration counts from there, not from the clock's start,
+    as connecting and discovery come before."""
     start, end = attempts["upload_start_at_s"].min(), attempts["end_at_s"].max()
     if duration_s is not None:
         # What drains after the duration is load that dies away: counting it would understate the rates.
-        end = min(end, duration_s)
+        end = min(end, began_s + duration_s)
     return (float(start), float(end)) if end > start else None
 
 
