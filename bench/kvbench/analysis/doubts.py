@@ -28,6 +28,7 @@ def doubts(
         _failed(counts),
         _usage_missing(ran),
         _usage_problem(run),
+        _sent_again(run),
         _unexpected_hits(expected),
         _output_length(ran.ok),
         _no_first_token(ran.ok),
@@ -78,6 +79,18 @@ def _usage_problem(run: Run) -> Warning | None:
         code="usage_not_believed",
         message=f"{len(problems)} usage reports were not believed, the first: {problems[0]}",
         advice="their counts are left out; the raw objects are in records.jsonl (usage_raw)",
+    )
+
+
+def _sent_again(run: Run) -> Warning | None:
+    again = sum(r.clock.retried_stale for r in run.records if r.phase == "measure")
+    if not again:
+        return None
+    return Warning(
+        code="sent_again",
+        message=f"{again} requests were sent twice: the server had closed the kept-alive connection before it answered",
+        advice="their times count from the second sending; a server that closes idle connections sooner than the "
+        "trace's pauses makes new ones necessary",
     )
 
 

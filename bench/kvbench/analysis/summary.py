@@ -69,6 +69,7 @@ def summarise(run: Run) -> Summary:
         warnings=_distinct([*info.warnings, *run.warnings, *warnings, *server_warnings]),
         warmup_turns=sum(record.final and record.phase == "warmup" for record in run.records),
         server_metrics=server,
+        balance=info.balance,
     )
 
 

@@ -106,6 +106,11 @@ class Endpoint:
         return self._dialect == "vllm"
 
     @property
+    def resends_reasoning(self) -> bool:
+        """Whether what the model thought has to be sent back with its answer, in a prompt with tools."""
+        return self._dialect == "deepseek"
+
+    @property
     def _dialect(self) -> str:
         if self.info is not None:
             return self.info.dialect

@@ -53,6 +53,7 @@ def summary_lines(summary: Summary, next_command: str) -> list[Line]:
         *_latencies(summary),
         *_cache(summary),
         _tokens(summary),
+        *_balance(summary),
         *_server(summary),
         *_trust(summary),
         *_warnings(summary),
@@ -165,6 +166,19 @@ def _tokens(summary: Summary) -> Line:
         f"out {count(summary.output_tokens)} ({rate(summary.output_tokens_per_s)})"
     )
     return Line("tokens", text if wanted in (None, summary.output_tokens) else f"{text}, {count(wanted)} wanted")
+
+
+def _balance(summary: Summary) -> Iterator[Line]:
+    for spent in summary.balance or ():
+        before, after = (NOT_REPORTED if at is None else f"{at}" for at in (spent.before, spent.after))
+        text = f"{spent.currency} {before} -> {after}"
+        if spent.at_least is not None and spent.at_most is not None:
+            text += (
+                f": {spent.at_least} to {spent.at_most} spent (amounts have two decimals, each end is off by <= 0.01)"
+            )
+        else:
+            text += ": what was spent is not known"
+        yield Line("balance", safe(text))
 
 
 def _server(summary: Summary) -> Iterator[Line]:

@@ -49,12 +49,14 @@ class PromptReplay:
         run_id: str,
         *,
         salt_in_text: bool,
+        resend_reasoning: bool = False,
     ) -> None:
         self._trace = trace
         self._arrivals = arrivals
         self._settings = settings
         self._run_id = run_id
         self._salt_in_text = salt_in_text
+        self._resend_reasoning = resend_reasoning
 
     def prompts(self, records: Iterable[Record]) -> Iterator[tuple[Record, Prompt]]:
         """Every record that reached the wire, with its prompt; trees are read when first needed and then dropped."""
@@ -92,6 +94,7 @@ class PromptReplay:
                     salt=tree.salt,
                     salt_in_text=self._salt_in_text,
                     live=self._settings.history == "live",
+                    resend_reasoning=self._resend_reasoning,
                 )
             name = session if tree.arrival.cycle == 0 else session.removesuffix(f"~{tree.arrival.cycle}")
             prompt = tree.prompts[session].next(tree.turns[name, record.turn], tree.last.get(session))

@@ -44,7 +44,8 @@ def salt_for(settings: RunSettings, run_id: str, root_id: str, cycle: int) -> st
 class SessionPrompts:
     """The prompts of one session; feed it the session's turns in order, each with the final record of the one before.
 
-    Live history (`live`): the text just received replaces the recorded answer.
+    Live history (`live`): the text just received replaces the recorded answer. resend_reasoning: the endpoint wants
+    the reasoning that led to it back, where the prompt has tools.
     """
 
     def __init__(
@@ -54,17 +55,23 @@ class SessionPrompts:
         salt: str | None,
         salt_in_text: bool,
         live: bool,
+        resend_reasoning: bool = False,
     ) -> None:
         self._context = ContextBuilder(prefixes)
         self._salt = salt
         self._salt_in_text = salt_in_text and salt is not None
         self._live = live
+        self._resend_reasoning = resend_reasoning
+        self._had_tools = False
         self._previous_length = 0
 
     def next(self, turn: Turn, last: Record | None) -> Prompt:
         if self._live and last is not None:
-            self._context.replace_last_assistant(last.output_text or "")
+            # An answer that was not thought about is still asked for its reasoning: an empty one.
+            reasoning = (last.reasoning_text or "") if self._resend_reasoning and self._had_tools else None
+            self._context.replace_last_assistant(last.output_text or "", reasoning)
         context = self._context.next(turn)
+        self._had_tools = bool(context.tools)
         messages = context.messages
         if messages is None:
             raise RefusedError(

@@ -20,16 +20,17 @@ from kvbench.endpoints.clock import RunClock
 from kvbench.endpoints.discovery import EndpointInfo
 from kvbench.endpoints.metrics import ServerMetrics
 from kvbench.endpoints.profile import EndpointProfile
-from kvbench.errors import ConfigError, FailedError, KvbenchError
-from kvbench.model import Expectation, Record, Request, RunInfo, Warning
+from kvbench.errors import FailedError, KvbenchError
+from kvbench.model import Expectation, Record, RunInfo, Warning
+from kvbench.replay.account import Account
 from kvbench.replay.environment import environment
 from kvbench.replay.expectation import PromptReplay, expect_hits
 from kvbench.replay.limits import Limits
 from kvbench.replay.monitor import ClientHealth, Monitor
-from kvbench.replay.prompts import Prompt
 from kvbench.replay.runner import Runner
 from kvbench.replay.schedule import Arrival
 from kvbench.replay.scraper import Scraper
+from kvbench.replay.sender import EndpointSender, thinking
 from kvbench.replay.settings import RunSettings
 from kvbench.runs.own_error import judge, own_error
 from kvbench.runs.quantiles import quantile
@@ -73,8 +74,9 @@ async def replay(plan: Plan, watcher: Watcher) -> Path:
     endpoint = await Endpoint.open(plan.profile, clock)
     try:
         info = await endpoint.discover(plan.model)
-        with _writer(plan, info) as writer:
-            await _Replay(plan, endpoint, info, clock, writer, watcher).run()
+        thinks = thinking(plan.trace, info, plan.settings)
+        with _writer(plan, info, thinks) as writer:
+            await _Replay(plan, endpoint, info, clock, writer, watcher, thinks).run()
             return writer.dir
     finally:
         await endpoint.aclose()
@@ -90,7 +92,7 @@ def _raise_open_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _writer(plan: Plan, info: EndpointInfo) -> RunWriter:
+def _writer(plan: Plan, info: EndpointInfo, thinks: bool | None) -> RunWriter:
     trace = plan.trace
     name = trace.header.name or trace.path.stem
     return RunWriter.create(
@@ -112,53 +114,13 @@ def _writer(plan: Plan, info: EndpointInfo) -> RunWriter:
                 "trees": trace.tree_count,
                 "turns": trace.turn_count,
             },
-            settings=msgspec.to_builtins(plan.settings) | {"model": plan.model},
+            settings=msgspec.to_builtins(plan.settings)
+            | {"model": plan.model}
+            | ({"thinking": "disabled"} if thinks is False else {}),
             seed=plan.settings.seed,
             environment=environment(),
         ),
     )
-
-
-class _Sender:
-    """Prompts in the endpoint's words."""
-
-    def __init__(self, endpoint: Endpoint, info: EndpointInfo, settings: RunSettings, model: str | None) -> None:
-        self._endpoint = endpoint
-        self._info = info
-        self._settings = settings
-        self._model = model
-
-    @property
-    def salt_field(self) -> bool:
-        return self._endpoint.salt_field
-
-    def body(self, prompt: Prompt, output_tokens: int | None) -> dict[str, Any]:
-        return self._endpoint.build_body(
-            messages=prompt.messages,
-            tools=prompt.tools,
-            output_tokens=output_tokens,
-            salt=prompt.salt if self.salt_field else None,
-            free_output=self._settings.output == "free",
-            model=self.model(prompt),
-        )
-
-    def model(self, prompt: Prompt) -> str:
-        """--model wins over the trace, the trace over the profile."""
-        if self._model is not None or prompt.model is None:
-            return self._info.model
-        if self._info.models and prompt.model not in self._info.models:
-            raise ConfigError(
-                f"the trace names the model {prompt.model!r}, which the endpoint does not serve; "
-                f"it serves {', '.join(self._info.models)}",
-                hint="add --model M to replay every turn on M",
-            )
-        return prompt.model
-
-    async def send(self, request: Request) -> Record:
-        return await self._endpoint.send(request)
-
-    async def tokenize(self, prompt: Prompt) -> list[int] | None:
-        return await self._endpoint.tokenize(prompt.messages, prompt.tools, self.model(prompt))
 
 
 @dataclass
@@ -169,6 +131,7 @@ class _Replay:
     clock: RunClock
     writer: RunWriter
     watcher: Watcher
+    thinks: bool | None
     records: list[Record] = field(default_factory=list)
     """Without their chunk arrivals, so that little stays in memory."""
     arrivals: dict[str, Arrival] = field(default_factory=dict)
@@ -179,13 +142,18 @@ class _Replay:
     aborted: bool = False
     _written: set[int] = field(default_factory=set)
 
+    def __post_init__(self) -> None:
+        self.account = Account(self.endpoint.balance if self.plan.profile.balance else None, self._balance)
+
     async def run(self) -> None:
         began_ns = self.clock.now_ns()
         health: ClientHealth | None = None
         status, failure = "failed", None
         try:
+            await self.account.start()
             health = await self._measure()
             if not self.aborted:
+                await self.account.end()
                 await self._expect()
             status = "interrupted" if self.interrupted else "done"
         except asyncio.CancelledError:
@@ -204,16 +172,19 @@ class _Replay:
 
     async def _measure(self) -> ClientHealth:
         settings = self.plan.settings
-        sender = _Sender(self.endpoint, self.info, settings, self.plan.model)
+        sender = EndpointSender(
+            self.endpoint, self.info, settings, self.plan.model, thinking(self.plan.trace, self.info, settings)
+        )
         rate = self.plan.profile.limits.requests_per_minute
         runner = Runner(
             self.plan.trace,
             sender,
             settings,
-            Limits(settings.max_in_flight, rate, self.clock.now_ns),
+            Limits(self._max_in_flight(), rate, self.clock.now_ns),
             self,
             self.clock.now_ns,
             self.writer.info.run_id,
+            resend_reasoning=self.endpoint.resends_reasoning,
         )
         self.writer.trace_lines(b"".join(self.plan.trace.raw_head()))
         scraper = Scraper(self.endpoint.scrape, self._metrics)
@@ -239,6 +210,21 @@ class _Replay:
             await scraper.stop()
             self.warnings += scraper.warnings
         return health
+
+    def _max_in_flight(self) -> int | None:
+        """What was asked for, but never more than the endpoint's own limit."""
+        wanted, limit = self.plan.settings.max_in_flight, self.info.in_flight_limit
+        if limit is None or (wanted is not None and wanted <= limit):
+            return wanted
+        if wanted is not None:
+            self.warnings.append(
+                Warning(
+                    code="in_flight_limit",
+                    message=f"--max-in-flight {wanted:,} is above the endpoint's limit of {limit:,} requests at a time",
+                    advice="where the account has a higher limit, set limits.in_flight in an endpoint TOML",
+                )
+            )
+        return limit
 
     async def _tick(self, runner: Runner, monitor: Monitor) -> None:
         while True:
@@ -288,6 +274,9 @@ class _Replay:
     def tree_ended(self, root_id: str, complete: bool) -> None:
         self.writer.event("tree_ended", self.clock.now_ns(), root_id=root_id, complete=complete)
 
+    def _balance(self, phase: str, totals: dict[str, str]) -> None:
+        self.writer.event("balance", self.clock.now_ns(), phase=phase, totals=totals)
+
     def _metrics(self, phase: str, metrics: ServerMetrics) -> None:
         self.writer.event("metrics", self.clock.now_ns(), phase=phase, metrics=metrics.to_dict())
 
@@ -306,13 +295,14 @@ class _Replay:
             )
             return
         settings = self.plan.settings
-        sender = _Sender(self.endpoint, self.info, settings, self.plan.model)
+        sender = EndpointSender(self.endpoint, self.info, settings, self.plan.model)
         prompts = PromptReplay(
             self.plan.trace,
             self.arrivals,
             settings,
             self.writer.info.run_id,
             salt_in_text=not self.endpoint.salt_field,
+            resend_reasoning=self.endpoint.resends_reasoning,
         )
 
         def emit(record: Record, expectation: Expectation) -> None:
@@ -380,7 +370,8 @@ class _Replay:
             own_error=error,
             trust=judge(error, ttft_p50_s=quantile(ttfts, 0.5)),
             trace=trace,
-            warnings=(*self.endpoint.warnings, *self.warnings),
+            warnings=(*self.endpoint.warnings, *self.account.warnings, *self.warnings),
+            balance=self.account.spent,
         )
 
 

@@ -73,6 +73,8 @@ class Runner:
         observer: Observer,
         now_ns: Callable[[], int],
         run_id: str,
+        *,
+        resend_reasoning: bool = False,
     ) -> None:
         self._trace = trace
         self._sender = sender
@@ -81,6 +83,7 @@ class Runner:
         self._observer = observer
         self._now_ns = now_ns
         self._run_id = run_id
+        self._resend_reasoning = resend_reasoning
         self._turns_started = 0
         self._requests = 0
         self._stopping = False
@@ -165,6 +168,7 @@ class Runner:
             salt=live.salt,
             salt_in_text=not self._sender.salt_field,
             live=self._settings.history == "live",
+            resend_reasoning=self._resend_reasoning,
         )
         ended = began
         last: Record | None = None

@@ -40,15 +40,16 @@ class ContextBuilder:
         self._prefix: str | None = None
         self._own_tools: tuple[dict[str, Any], ...] | None = None
         self._model: str | None = None
-        self._reply: tuple[str] | None = None
+        self._reply: Message | None = None
 
-    def replace_last_assistant(self, text: str) -> None:
+    def replace_last_assistant(self, text: str, reasoning: str | None = None) -> None:
         """Live history: `text`, just received, replaces the recorded answer at the head of the next turn's append.
 
         Recorded tool calls stay, because their ids are what the recorded tool messages answer; recorded reasoning
-        goes with the text it led to. A turn that replaces its context (`messages`) is sent as recorded.
+        goes with the text it led to, and `reasoning` (None: none is sent) takes its place. A turn that replaces its
+        context (`messages`) is sent as recorded.
         """
-        self._reply = (text,)
+        self._reply = {"content": text} | ({} if reasoning is None else {"reasoning_content": reasoning})
 
     def next(self, turn: Turn) -> Context:
         """The prompt of `turn`, the session's next. The lists are the caller's; the messages in them are shared."""
@@ -73,7 +74,7 @@ class ContextBuilder:
             self._own_tools = turn.tools
         added = turn.messages if turn.messages is not None else turn.append or ()
         if reply is not None and turn.messages is None:
-            added = _with_reply(added, reply[0])
+            added = _with_reply(added, reply)
         self._messages.extend(added)
         return self._context(list(self._messages), None, kept)
 
@@ -86,11 +87,11 @@ class ContextBuilder:
         )
 
 
-def _with_reply(added: tuple[Message, ...], text: str) -> tuple[Message, ...]:
+def _with_reply(added: tuple[Message, ...], reply: Message) -> tuple[Message, ...]:
     if not added or added[0].get("role") != "assistant":
         # A trace that records only what the user said: the answer belongs where it was given.
-        return ({"role": "assistant", "content": text}, *added)
+        return ({"role": "assistant", **reply}, *added)
     recorded = added[0]
-    answer = {key: value for key, value in recorded.items() if key not in ("reasoning", "reasoning_content")}
-    answer["content"] = text or (None if recorded.get("tool_calls") else "")
+    answer = {key: value for key, value in recorded.items() if key not in ("reasoning", "reasoning_content")} | reply
+    answer["content"] = reply["content"] or (None if recorded.get("tool_calls") else "")
     return (answer, *added[1:])

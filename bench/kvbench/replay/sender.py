@@ -1,0 +1,73 @@
+"""What the runner sends through: prompts in the endpoint's words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvbench.endpoints.client import Endpoint
+from kvbench.endpoints.discovery import EndpointInfo
+from kvbench.errors import ConfigError
+from kvbench.model import Record, Request
+from kvbench.replay.prompts import Prompt
+from kvbench.replay.settings import RunSettings
+from kvbench.traces.native import TraceFile
+from kvbench.traces.reasoning import carries_reasoning
+
+
+def thinking(trace: TraceFile, info: EndpointInfo, settings: RunSettings) -> bool | None:
+    """A recorded history without reasoning is one whose models did not think (or whose thoughts are lost, and DeepSeek
+    wants them back): thinking is then disabled. None leaves it to the endpoint."""
+    if info.dialect != "deepseek" or settings.history == "live":
+        return None
+    return None if carries_reasoning(trace.path) else False
+
+
+class EndpointSender:
+    """Prompts in the endpoint's words."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        info: EndpointInfo,
+        settings: RunSettings,
+        model: str | None,
+        thinking: bool | None = None,
+    ) -> None:
+        self._thinking = thinking
+        self._endpoint = endpoint
+        self._info = info
+        self._settings = settings
+        self._model = model
+
+    @property
+    def salt_field(self) -> bool:
+        return self._endpoint.salt_field
+
+    def body(self, prompt: Prompt, output_tokens: int | None) -> dict[str, Any]:
+        return self._endpoint.build_body(
+            messages=prompt.messages,
+            tools=prompt.tools,
+            output_tokens=output_tokens,
+            salt=prompt.salt if self.salt_field else None,
+            free_output=self._settings.output == "free",
+            model=self.model(prompt),
+            thinking=self._thinking,
+        )
+
+    def model(self, prompt: Prompt) -> str:
+        """--model wins over the trace, the trace over the profile."""
+        if self._model is not None or prompt.model is None:
+            return self._info.model
+        if self._info.models and prompt.model not in self._info.models:
+            raise ConfigError(
+                f"the trace names the model {prompt.model!r}, which the endpoint does not serve; "
+                f"it serves {', '.join(self._info.models)}",
+                hint="add --model M to replay every turn on M",
+            )
+        return prompt.model
+
+    async def send(self, request: Request) -> Record:
+        return await self._endpoint.send(request)
+
+    async def tokenize(self, prompt: Prompt) -> list[int] | None:
+        return await self._endpoint.tokenize(prompt.messages, prompt.tools, self.model(prompt))
