@@ -533,6 +533,18 @@ async def test_stale_keep_alive_is_sent_again_once_on_a_fresh_connection(
     assert server.connections == 2
 
 
+async def test_a_connection_closed_later_was_open_and_its_request_is_not_sent_again(
+    client: httpx.AsyncClient, raw_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvbench.endpoints.transport.STALE_WITHIN_S", 0.05)
+    server = raw_server(once_then(lambda peer: time.sleep(0.2)))
+    await post(client, server.url)
+    got = await post(client, server.url)
+    assert got.fault is not None
+    assert (got.fault.kind, got.times.retried_stale) == ("truncated", False)
+    assert server.connections == 1
+
+
 async def test_stale_retry_happens_once_only(client: httpx.AsyncClient, raw_server: StartServer) -> None:
     server = raw_server(once_then(lambda peer: None), lambda peer: peer.request())
     await post(client, server.url)

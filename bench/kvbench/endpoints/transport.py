@@ -9,7 +9,8 @@ Extensions of a request:  "kvbench.sink": StampedBody   takes the body; the resp
 Extensions of a response: "kvbench.timing": Timing
 
 Faults are TransportFault with a `kind`. A request is sent again only if a kept-alive connection turns out to be closed
-before any byte of the answer, once, on a fresh connection (`Timing.retried_stale`).
+before any byte of the answer, once, on a fresh connection (`Timing.retried_stale`). One that is closed later than
+STALE_WITHIN_S was open when the request came, which may then have been worked on: that is a fault.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ from kvbench.endpoints.stamps import PollMarks, keep_stamping_on
 from kvbench.endpoints.tls import tls_context
 
 _Origin = tuple[bytes, str, int]
+STALE_WITHIN_S = 2.0
+"""The close of a connection that was already closed comes back within a round trip."""
+
 _FORBIDDEN = re.compile(rb"[\r\n\0]")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -80,7 +84,9 @@ class StampedTransport(httpx.AsyncBaseTransport):
                 break  # a fault after the headers is for whoever reads the body: status and headers are known
             self._discard(connection)
             stale = connection.used and not exchange.answered and fault.kind in ("reset", "truncated")
-            if not stale or retried:
+            now_ns = self._clock.now_ns()
+            late = now_ns - (timing.sent_ns or timing.upload_start_ns or now_ns) > STALE_WITHIN_S * 1e9
+            if not stale or late or retried:
                 raise fault from None
             retried = True
         return httpx.Response(
