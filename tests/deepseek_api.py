@@ -36,10 +36,22 @@ class DeepSeekApi:
         self.fail: tuple[int, str] | None = None
         self.bodies: list[dict[str, Any]] = []
         self.paths: list[str] = []
+        self.most_at_a_time = 0
         self.url = ""
+        self._at_a_time = 0
         self._lock = threading.Lock()
         self._prompts: list[list[str]] = []
         self._units: set[tuple[str, ...]] = set()
+
+    def begin(self) -> None:
+        with self._lock:
+            self._at_a_time += 1
+            self.most_at_a_time = max(self.most_at_a_time, self._at_a_time)
+
+    def end(self) -> None:
+        """Before the last byte of the answer: after it the client may have sent the next request."""
+        with self._lock:
+            self._at_a_time -= 1
 
     def hit(self, tokens: list[str]) -> int:
         with self._lock:
@@ -109,6 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, body: dict[str, Any]) -> None:
         api = self.api
+        api.begin()
         tokens = api.tokens(body)
         hit = api.hit(tokens)
         thinks = body.get("thinking", {"type": "enabled"})["type"] == "enabled"
@@ -130,6 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
             if thinks:
                 message["reasoning_content"] = " hm" * reasoning
             choice = {"index": 0, "message": message, "finish_reason": api.finish_reason}
+            api.end()
             return self._json(200, {"id": "r", "model": body["model"], "choices": [choice], "usage": usage})
         events: list[dict[str, Any]] = [{"role": "assistant", "content": None, "reasoning_content": ""}]
         events += [{"content": None, "reasoning_content": " hm"}] * reasoning
@@ -143,14 +157,15 @@ class _Handler(BaseHTTPRequestHandler):
             self._chunk(b": keep-alive\n\n")
             time.sleep(0.02)
         for number, delta in enumerate(events):
-            if number == 1 + reasoning:
-                time.sleep(0.02)  # so that thought and output do not arrive in one read
+            if reasoning and number == 1 + reasoning:
+                time.sleep(0.1)  # so that thought and output do not arrive in one read
             self._event(body, [{"index": 0, "delta": delta, "finish_reason": None}], None)
         shape = usage if api.usage_on_last_content else None
         self._event(body, [{"index": 0, "delta": last, "finish_reason": api.finish_reason}], shape)
         if not api.usage_on_last_content:
             self._event(body, [], usage)
         self._chunk(b"data: [DONE]\n\n")
+        api.end()
         self._chunk(b"")
 
     def _event(self, body: dict[str, Any], choices: list[Any], usage: Any) -> None:
