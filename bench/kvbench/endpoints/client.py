@@ -17,7 +17,7 @@ from kvbench.endpoints.answers import Response, shortened, to_record
 from kvbench.endpoints.balance import PATH as BALANCE_PATH
 from kvbench.endpoints.balance import Balances, read_balances
 from kvbench.endpoints.clock import RunClock
-from kvbench.endpoints.dialects import deepseek, openai, vllm
+from kvbench.endpoints.dialects import deepseek, llamacpp, openai, vllm
 from kvbench.endpoints.dialects.openai import Prompt
 from kvbench.endpoints.discovery import EndpointInfo, Page, discover
 from kvbench.endpoints.failures import error_text
@@ -271,12 +271,30 @@ class Endpoint:
         """
         if prompt is not None and not isinstance(prompt, str):
             return list(prompt)
+        if self.info is not None and self.info.server == llamacpp.SERVER:
+            return await self._llamacpp_ids(messages, tools, prompt)
         if self._dialect != "vllm":
             return None
         served = model or (self.info.model if self.info is not None else self.profile.model)
         payload = vllm.tokenize_body(model=served, messages=messages, prompt=prompt, tools=tools)
         if messages is not None:
             payload |= {k: v for k, v in self.profile.extra_body.items() if k in _TEMPLATE_FIELDS}
+        return await self._token_ids(payload)
+
+    async def _llamacpp_ids(
+        self, messages: Sequence[Message] | None, tools: Sequence[dict[str, Any]], prompt: str | None
+    ) -> list[int] | None:
+        if messages is not None:
+            payload = llamacpp.template_body(messages, tools)
+            payload |= {k: v for k, v in self.profile.extra_body.items() if k in _TEMPLATE_FIELDS}
+            page = await self._page(self.profile.root_url + "/apply-template", payload)
+            rendered = page.json()
+            prompt = rendered.get("prompt") if page.status == 200 and isinstance(rendered, dict) else None
+            if not isinstance(prompt, str):
+                return None
+        return await self._token_ids(llamacpp.tokenize_body(prompt or ""))
+
+    async def _token_ids(self, payload: dict[str, Any]) -> list[int] | None:
         page = await self._page(self.profile.root_url + "/tokenize", payload)
         if page.status in (404, 405, 501):
             return None

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import msgspec
 
 from kvbench.endpoints.answers import shortened
-from kvbench.endpoints.dialects import deepseek, vllm
+from kvbench.endpoints.dialects import deepseek, llamacpp, vllm
 from kvbench.endpoints.failures import FAILURES, error_text
 from kvbench.endpoints.metrics import CacheConfig, ServerMetrics
 from kvbench.endpoints.profile import EndpointProfile, key_hint
@@ -245,8 +245,8 @@ def _version(page: Page) -> str | None:
 def _server(owner: Any, version: str | None) -> str | None:
     if owner == "vllm":
         return f"vLLM {version}" if version else "vLLM"
-    if owner == "llamacpp":
-        return "llama.cpp"
+    if owner == llamacpp.OWNER:
+        return llamacpp.SERVER
     return version if owner in vllm.OWNERS else None
 
 

@@ -334,7 +334,7 @@ class _Replay:
             return None, "the endpoint profile says rule none"
         if not self.records:
             return None, "nothing was sent"
-        if self.info.dialect != "vllm":
+        if self.info.dialect != "vllm" and wanted.rule == "auto":
             return None, "no rule is known for this server, and it gives no token ids"
         block_size = wanted.block_size if wanted.block_size is not None else self.info.block_size
         if block_size is None:
