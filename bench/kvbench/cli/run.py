@@ -21,7 +21,10 @@ def run(
     trace: Annotated[str, typer.Argument(metavar="TRACE", help="A trace file, or the name of a bundled workload.")],
     endpoint: Annotated[
         str,
-        typer.Option(metavar="URL|FILE|sim[:PRESET]", help="Where to: a URL, an endpoint TOML, or a simulated one."),
+        typer.Option(
+            metavar="URL|deepseek|FILE|sim[:PRESET]",
+            help="Where to: a URL, DeepSeek's public API, an endpoint TOML, or a simulated one.",
+        ),
     ],
     model: Annotated[str | None, typer.Option(metavar="M", help="Replay every turn on this model.")] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the run directory is made.")] = Path("runs"),
