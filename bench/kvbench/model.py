@@ -127,6 +127,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     due_ns: int = 0
     limit_wait_ns: int = 0
     wanted_output_tokens: int | None = None
+    wanted_input_tokens: int | None = None
+    """Length that the prompt was made to have; None where it is what its text comes to."""
 
 
 class Clock(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,9 +212,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     response_model: str | None = None
     response_id: str | None = None
     wanted_output_tokens: int | None = None
+    wanted_input_tokens: int | None = None
     output_text: str | None = None
     reasoning_text: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
+    output_token_ids: list[int] | None = None
+    """Where they were asked for (live history of hash ids)."""
     expectation: Expectation | None = None
 
     @property
@@ -356,6 +361,25 @@ class ServerFigures(msgspec.Struct, frozen=True, kw_only=True):
     kv_usage_max: float | None = None
 
 
+class PromptLengths(msgspec.Struct, frozen=True, kw_only=True):
+    """How exactly prompts made from hash ids have the trace's lengths, as the endpoint counts them.
+
+    Over final ok turns that report their input; wanted and got are sums of tokens.
+    """
+
+    turns: int
+    exact_turns: int
+    wanted: int
+    got: int
+    max_difference: int
+    """Largest |got - wanted| of a turn, tokens."""
+    sent_as: str | None = None
+    """token ids, or text."""
+    tokenizer: str | None = None
+    template_tokens: int | None = None
+    """What the chat template adds, inside the count."""
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """All figures of one run; the measure phase only. Rates are per second of the measured window."""
 
@@ -403,6 +427,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     warmup_turns: int = 0
     server_metrics: ServerFigures | None = None
     balance: tuple[Spent, ...] | None = None
+    prompt_lengths: PromptLengths | None = None
+    """None: no prompt was made from hash ids."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvbench.analysis import cache
 from kvbench.analysis.doubts import doubts
+from kvbench.analysis.lengths import prompt_lengths
 from kvbench.analysis.measured import Measured, measured
 from kvbench.analysis.metrics import distribution, scalar, total
 from kvbench.analysis.server import server_figures
@@ -69,6 +70,7 @@ def summarise(run: Run) -> Summary:
         warnings=_distinct([*info.warnings, *run.warnings, *warnings, *server_warnings]),
         warmup_turns=sum(record.final and record.phase == "warmup" for record in run.records),
         server_metrics=server,
+        prompt_lengths=prompt_lengths(ran.ok, info.trace.get("prompts") or {}),
         balance=info.balance,
     )
 

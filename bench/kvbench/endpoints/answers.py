@@ -111,9 +111,11 @@ def to_record(
         response_model=redact.value(answer.response_model),
         response_id=redact.value(answer.response_id),
         wanted_output_tokens=request.wanted_output_tokens,
+        wanted_input_tokens=request.wanted_input_tokens,
         output_text=redact.value(answer.text),
         reasoning_text=redact.value(answer.reasoning),
         tool_calls=redact.value(answer.tool_calls),
+        output_token_ids=answer.token_ids,
     )
 
 

@@ -127,10 +127,12 @@ class Endpoint:
         free_output: bool = False,
         model: str | None = None,
         thinking: bool | None = None,
+        return_token_ids: bool = False,
     ) -> dict[str, Any]:
         """The body of one request in the endpoint's dialect: chat where `messages` are given, else completions.
 
-        thinking: whether the model is to, where the dialect can say so; None leaves it to the endpoint. The profile's
+        thinking: whether the model is to, where the dialect can say so; None leaves it to the endpoint.
+        return_token_ids: the ids of the generated tokens are wanted (vLLM). The profile's
         extra_body comes last and may replace what kvbench chose.
         """
         api: Api = "chat" if messages is not None else "completions"
@@ -149,6 +151,8 @@ class Endpoint:
             salt=salt,
             free_output=free_output,
         )
+        if return_token_ids:
+            body["return_token_ids"] = True
         return body | self.profile.extra_body
 
     async def send(self, request: Request) -> Record:
@@ -305,6 +309,21 @@ class Endpoint:
                 return tokens
         why = str(page.fault) if page.fault is not None else f"HTTP {page.status}: {error_text(page.body)}"
         raise FailedError(shortened(f"{page.shown_url}: {why}", self._redact))
+
+    async def tokenize_text(self, text: str) -> list[int] | None:
+        """The token ids of a text alone, without the special tokens a prompt would get; None, errors: as tokenize."""
+        if self._dialect != "vllm":
+            return None
+        served = self.info.model if self.info is not None else self.profile.model
+        payload = vllm.tokenize_body(model=served, messages=None, prompt=text) | {"add_special_tokens": False}
+        return await self._token_ids(payload)
+
+    async def takes_token_ids(self) -> bool:
+        """Whether /completions is there and takes a prompt of token ids: vLLM's does."""
+        if self._dialect != "vllm":
+            return False
+        # An empty request to a path that is there is refused as such, and generates nothing.
+        return (await self._page(self._api_base + "/completions", {})).status in (400, 422)
 
 
 def _encoded(body: dict[str, Any]) -> bytes:

@@ -12,6 +12,8 @@
     extra_body = {temperature = 0.0}
     metrics_urls = ["http://127.0.0.1:8000/metrics"]
     balance = true                         # read the account's balance (GET /user/balance) before and after a run
+    tokenizer = "tokenizer.json"           # or "deepseek", "tiktoken:PATH": the model's own, for traces of hash ids
+    hash_prompts = "auto"                  # auto | ids | text: what stands for hash ids; auto: ids on vLLM
     [timeouts]
     connect_s = 10.0
     idle_s = 300.0                         # without one byte
@@ -111,6 +113,8 @@ class EndpointProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     timeouts: Timeouts = Timeouts()
     limits: Limits = Limits()
     expected_hits: ExpectedHitsRule = ExpectedHitsRule()
+    tokenizer: str | None = None
+    hash_prompts: Literal["auto", "ids", "text"] = "auto"
 
     @property
     def root_url(self) -> str:
@@ -171,6 +175,7 @@ def _deepseek() -> EndpointProfile:
         key_env=deepseek.KEY_ENV,
         timeouts=Timeouts(idle_s=deepseek.WAIT_LIMIT_S + 60),
         expected_hits=ExpectedHitsRule(rule="units"),
+        tokenizer="deepseek",
     )
 
 
@@ -268,7 +273,16 @@ def _checked(profile: EndpointProfile, path: Path, wrong: Any) -> EndpointProfil
         metrics_urls=tuple(url(u, "metrics_urls") for u in profile.metrics_urls),
         ca_file=None if ca_file is None else str(ca_file),
         key_file=None if profile.key_file is None else str(here / Path(profile.key_file).expanduser()),
+        tokenizer=None if profile.tokenizer is None else _tokenizer_path(profile.tokenizer, here),
     )
+
+
+def _tokenizer_path(spec: str, here: Path) -> str:
+    """`spec` with its path, where it has one, made absolute. A path to a file called "deepseek" is ./deepseek."""
+    if spec == "deepseek":
+        return spec
+    kind, colon, path = spec.rpartition("tiktoken:") if spec.startswith("tiktoken:") else ("", "", spec)
+    return f"{kind}{colon}{here / Path(path).expanduser()}"
 
 
 def _checked_url(text: str, field: str) -> str:

@@ -53,6 +53,7 @@ def summary_lines(summary: Summary, next_command: str) -> list[Line]:
         *_latencies(summary),
         *_cache(summary),
         _tokens(summary),
+        *_lengths(summary),
         *_balance(summary),
         *_server(summary),
         *_trust(summary),
@@ -179,6 +180,26 @@ def _balance(summary: Summary) -> Iterator[Line]:
         else:
             text += ": what was spent is not known"
         yield Line("balance", safe(text))
+
+
+def _lengths(summary: Summary) -> Iterator[Line]:
+    lengths = summary.prompt_lengths
+    if lengths is None:
+        return
+    template = "" if lengths.template_tokens is None else f", {lengths.template_tokens} tokens the chat template's"
+    made = f"made from hash ids as {safe(lengths.sent_as or 'prompts')} by {safe(lengths.tokenizer or 'a tokenizer')}"
+    if lengths.exact_turns == lengths.turns:
+        yield Line(
+            "lengths", f"all {plural(lengths.turns, 'prompt')} exactly as long as in the trace; {made}{template}"
+        )
+        return
+    yield Line(
+        "lengths",
+        f"{lengths.exact_turns:,} of {plural(lengths.turns, 'prompt')} exactly as long as in the trace, the others off "
+        f"by at most {count(lengths.max_difference)} tokens ({count(lengths.got)} for {count(lengths.wanted)}); "
+        f"{made}{template}",
+        "warn",
+    )
 
 
 def _server(summary: Summary) -> Iterator[Line]:

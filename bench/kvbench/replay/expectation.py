@@ -16,6 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from kvbench.model import Expectation, Record, Turn
+from kvbench.replay.hashed import HashPrompts
 from kvbench.replay.prompts import Prompt, SessionPrompts, salt_for
 from kvbench.replay.schedule import Arrival
 from kvbench.replay.settings import RunSettings
@@ -29,7 +30,7 @@ Tokenize = Callable[[Prompt], Coroutine[Any, Any, list[int] | None]]
 
 @dataclass
 class _OpenTree:
-    turns: dict[tuple[str, int], Turn]
+    turns: dict[str, tuple[Turn, ...]]
     arrival: Arrival
     salt: str | None
     records_left: int
@@ -50,6 +51,7 @@ class PromptReplay:
         *,
         salt_in_text: bool,
         resend_reasoning: bool = False,
+        hashed: HashPrompts | None = None,
     ) -> None:
         self._trace = trace
         self._arrivals = arrivals
@@ -57,6 +59,7 @@ class PromptReplay:
         self._run_id = run_id
         self._salt_in_text = salt_in_text
         self._resend_reasoning = resend_reasoning
+        self._hashed = hashed
 
     def prompts(self, records: Iterable[Record]) -> Iterator[tuple[Record, Prompt]]:
         """Every record that reached the wire, with its prompt; trees are read when first needed and then dropped."""
@@ -80,7 +83,7 @@ class PromptReplay:
     def _open(self, root_id: str, records: int) -> _OpenTree:
         arrival = self._arrivals[root_id]
         tree = self._trace.read_tree(arrival.index)
-        turns = {(s.session_id, t.turn): t for s in tree.sessions for t in s.turns}
+        turns = {session.session_id: session.turns for session in tree.sessions}
         salt = salt_for(self._settings, self._run_id, tree.root_id, arrival.cycle)
         return _OpenTree(turns, arrival, salt, records)
 
@@ -88,6 +91,7 @@ class PromptReplay:
         session = record.session_id
         turn, prompt = tree.current.get(session, (-1, None))
         if prompt is None or turn != record.turn:
+            name = session if tree.arrival.cycle == 0 else session.removesuffix(f"~{tree.arrival.cycle}")
             if session not in tree.prompts:
                 tree.prompts[session] = SessionPrompts(
                     self._trace.prefixes,
@@ -95,9 +99,10 @@ class PromptReplay:
                     salt_in_text=self._salt_in_text,
                     live=self._settings.history == "live",
                     resend_reasoning=self._resend_reasoning,
+                    hashed=self._hashed,
+                    turns=tree.turns[name],
                 )
-            name = session if tree.arrival.cycle == 0 else session.removesuffix(f"~{tree.arrival.cycle}")
-            prompt = tree.prompts[session].next(tree.turns[name, record.turn], tree.last.get(session))
+            prompt = tree.prompts[session].next(tree.turns[name][record.turn], tree.last.get(session))
             tree.current[session] = (record.turn, prompt)
         tree.last[session] = record
         return prompt

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kvbench.errors import RefusedError
 from kvbench.model import Message, Record, SharedPrompt, Turn
+from kvbench.replay.hashed import HashedSession, HashPrompts
 from kvbench.replay.settings import RunSettings
-from kvbench.traces.context import ContextBuilder
+from kvbench.traces.context import Context, ContextBuilder
 
 ANY_BYTES = 1 << 40
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """One turn's prompt. `salt` separates cache namespaces; where the endpoint has no field for it, it already stands
-    in the first message. resent_bytes bounds the tokens of the session's previous output that the prompt repeats."""
+    """One turn's prompt: either messages or token_ids, the other is None. `salt` separates cache namespaces; where the
+    endpoint has no field for it, it already stands in the prompt. resent_bytes bounds the tokens of the session's
+    previous output that the prompt repeats. text_tokens: of a message made from hash ids, without the chat template."""
 
-    messages: list[Message]
+    messages: list[Message] | None
     tools: tuple[dict[str, Any], ...]
     model: str | None
     salt: str | None
     resent_bytes: int = 0
+    token_ids: list[int] | None = None
+    text_tokens: int | None = None
 
 
 def instance_id(session_id: str, cycle: int) -> str:
@@ -45,7 +49,8 @@ class SessionPrompts:
     """The prompts of one session; feed it the session's turns in order, each with the final record of the one before.
 
     Live history (`live`): the text just received replaces the recorded answer. resend_reasoning: the endpoint wants
-    the reasoning that led to it back, where the prompt has tools.
+    the reasoning that led to it back, where the prompt has tools. Turns without text need `hashed`, which says how
+    their prompts are made, and all of the session's `turns`.
     """
 
     def __init__(
@@ -56,7 +61,13 @@ class SessionPrompts:
         salt_in_text: bool,
         live: bool,
         resend_reasoning: bool = False,
+        hashed: HashPrompts | None = None,
+        turns: Sequence[Turn] = (),
     ) -> None:
+        self._hashed = hashed
+        self._blocks = None
+        if hashed is not None and turns and turns[0].hash_ids is not None:
+            self._blocks = HashedSession(hashed, turns)
         self._context = ContextBuilder(prefixes)
         self._salt = salt
         self._salt_in_text = salt_in_text and salt is not None
@@ -74,11 +85,7 @@ class SessionPrompts:
         self._had_tools = bool(context.tools)
         messages = context.messages
         if messages is None:
-            raise RefusedError(
-                f"line {turn.line}: session {turn.session_id!r}, turn {turn.turn} has no text, only hash ids, and this "
-                "version cannot make prompts from them",
-                hint="replay a trace whose turns have messages",
-            )
+            return self._from_blocks(turn, context, last)
         resent = 0
         if last is not None and self._previous_length < len(messages):
             resent = resent_bytes(last, messages[self._previous_length])
@@ -86,6 +93,26 @@ class SessionPrompts:
         if self._salt_in_text and messages:
             messages[0] = _salted(messages[0], f"[{self._salt}] ")
         return Prompt(messages=messages, tools=context.tools, model=context.model, salt=self._salt, resent_bytes=resent)
+
+    def _from_blocks(self, turn: Turn, context: Context, last: Record | None) -> Prompt:
+        assert self._blocks is not None
+        assert self._hashed is not None
+        output_ids = None
+        if self._live and last is not None:
+            output_ids = last.output_token_ids
+            if output_ids is None:
+                raise RefusedError(
+                    f"session {turn.session_id!r}, turn {turn.turn - 1}: the answer came without the ids of its "
+                    "tokens, which live history of a trace with hash ids goes on with",
+                    hint="leave --history live out",
+                )
+        self._blocks.next(turn, context.hash_ids or (), context.kept, output_ids)
+        salt = self._salt if self._salt_in_text else None
+        if self._hashed.as_ids:
+            ids = self._blocks.token_ids(salt)
+            return Prompt(None, (), context.model, self._salt, token_ids=ids)
+        text, tokens = self._blocks.text(salt)
+        return Prompt([{"role": "user", "content": text}], (), context.model, self._salt, text_tokens=tokens)
 
 
 def resent_bytes(last: Record, message: Message) -> int:

@@ -25,6 +25,7 @@ from kvbench.model import Expectation, Record, RunInfo, Warning
 from kvbench.replay.account import Account
 from kvbench.replay.environment import environment
 from kvbench.replay.expectation import PromptReplay, expect_hits
+from kvbench.replay.hashed import Choice, HashPrompts, hash_prompts
 from kvbench.replay.limits import Limits
 from kvbench.replay.monitor import ClientHealth, Monitor
 from kvbench.replay.runner import Runner
@@ -75,8 +76,10 @@ async def replay(plan: Plan, watcher: Watcher) -> Path:
     try:
         info = await endpoint.discover(plan.model)
         thinks = thinking(plan.trace, info, plan.settings)
+        choice = Choice(tokenizer=plan.profile.tokenizer, prompts=plan.profile.hash_prompts)
+        hashed, doubts = await hash_prompts(plan.trace, endpoint, choice, live=plan.settings.history == "live")
         with _writer(plan, info, thinks) as writer:
-            await _Replay(plan, endpoint, info, clock, writer, watcher, thinks).run()
+            await _Replay(plan, endpoint, info, clock, writer, watcher, thinks, hashed, warnings=doubts).run()
             return writer.dir
     finally:
         await endpoint.aclose()
@@ -132,6 +135,7 @@ class _Replay:
     writer: RunWriter
     watcher: Watcher
     thinks: bool | None
+    hashed: HashPrompts | None
     records: list[Record] = field(default_factory=list)
     """Without their chunk arrivals, so that little stays in memory."""
     arrivals: dict[str, Arrival] = field(default_factory=dict)
@@ -185,6 +189,7 @@ class _Replay:
             self.clock.now_ns,
             self.writer.info.run_id,
             resend_reasoning=self.endpoint.resends_reasoning,
+            hashed=self.hashed,
         )
         self.writer.trace_lines(b"".join(self.plan.trace.raw_head()))
         scraper = Scraper(self.endpoint.scrape, self._metrics)
@@ -303,6 +308,7 @@ class _Replay:
             self.writer.info.run_id,
             salt_in_text=not self.endpoint.salt_field,
             resend_reasoning=self.endpoint.resends_reasoning,
+            hashed=self.hashed,
         )
 
         def emit(record: Record, expectation: Expectation) -> None:
@@ -361,6 +367,8 @@ class _Replay:
         settings = self.plan.settings
         if settings.live_trees is None and settings.rate is None:
             trace = trace | {"span_s": self.trace_s}
+        if self.hashed is not None:
+            trace = trace | {"prompts": self.hashed.described()}
         return replace(
             self.writer.info,
             status=status,

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from kvbench.endpoints.failures import is_retryable
 from kvbench.model import Clock, Phase, Record, Request, Session, Tree, Turn
+from kvbench.replay.hashed import HashPrompts
 from kvbench.replay.limits import Limits
 from kvbench.replay.prompts import Prompt, SessionPrompts, instance_id, salt_for
 from kvbench.replay.schedule import Arrival, arrivals, backoff_ns, due_ns
@@ -75,6 +76,7 @@ class Runner:
         run_id: str,
         *,
         resend_reasoning: bool = False,
+        hashed: HashPrompts | None = None,
     ) -> None:
         self._trace = trace
         self._sender = sender
@@ -84,6 +86,7 @@ class Runner:
         self._now_ns = now_ns
         self._run_id = run_id
         self._resend_reasoning = resend_reasoning
+        self._hashed = hashed
         self._turns_started = 0
         self._requests = 0
         self._stopping = False
@@ -169,6 +172,8 @@ class Runner:
             salt_in_text=not self._sender.salt_field,
             live=self._settings.history == "live",
             resend_reasoning=self._resend_reasoning,
+            hashed=self._hashed,
+            turns=session.turns,
         )
         ended = began
         last: Record | None = None
@@ -235,6 +240,8 @@ class Runner:
             retry = not record.ok and attempt < self._settings.retries and is_retryable(record.error_class or "")
             record = replace(record, final=not retry)
             self._observer.record(record)
+            if self._hashed is not None:
+                self._hashed.learn(prompt.text_tokens, record)
             if not retry:
                 return record
             ended_ns = record.clock.end if record.clock.end is not None else self._now_ns()
@@ -277,11 +284,13 @@ class Runner:
             session_id=session_id,
             turn=turn.turn,
             body=body,
+            api="completions" if "prompt" in body else "chat",
             attempt=attempt,
             root_id=live.root_id,
             scheduled_ns=scheduled_ns,
             due_ns=due,
             wanted_output_tokens=turn.output_tokens,
+            wanted_input_tokens=turn.input_tokens if turn.hash_ids is not None else None,
         )
 
     # --------------------------------------------------------------------------------------------------- waiting
@@ -331,6 +340,7 @@ def _not_sent(request: Request, error_class: str, message: str) -> Record:
         error_class=error_class,
         error_message=message,
         wanted_output_tokens=request.wanted_output_tokens,
+        wanted_input_tokens=request.wanted_input_tokens,
     )
 
 

@@ -46,12 +46,14 @@ class EndpointSender:
     def body(self, prompt: Prompt, output_tokens: int | None) -> dict[str, Any]:
         return self._endpoint.build_body(
             messages=prompt.messages,
+            prompt=prompt.token_ids,
             tools=prompt.tools,
             output_tokens=output_tokens,
             salt=prompt.salt if self.salt_field else None,
             free_output=self._settings.output == "free",
             model=self.model(prompt),
             thinking=self._thinking,
+            return_token_ids=prompt.token_ids is not None and self._settings.history == "live",
         )
 
     def model(self, prompt: Prompt) -> str:
@@ -70,4 +72,4 @@ class EndpointSender:
         return await self._endpoint.send(request)
 
     async def tokenize(self, prompt: Prompt) -> list[int] | None:
-        return await self._endpoint.tokenize(prompt.messages, prompt.tools, self.model(prompt))
+        return await self._endpoint.tokenize(prompt.messages, prompt.tools, self.model(prompt), prompt.token_ids)

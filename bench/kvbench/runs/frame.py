@@ -22,7 +22,7 @@ def records_frame(run: Run | Sequence[Record]) -> pd.DataFrame:
     Durations, in seconds: ttft_s, ttft_scheduled_s, ttfo_s, e2e_s, e2e_scheduled_s, tpot_s, queue_delay_s,
     send_lag_s, limit_wait_s, connect_s, stamp_bound_s, read_lag_s.
     Counts (Int64): input_tokens, cached_tokens, cache_write_tokens, output_tokens, reasoning_tokens,
-    wanted_output_tokens, expected_floor_tokens, expected_ceiling_tokens.
+    wanted_output_tokens, wanted_input_tokens, expected_floor_tokens, expected_ceiling_tokens.
     chunks_ns: the record's list of chunk arrivals, monotonic ns.
     """
     records = run.records if isinstance(run, Run) else run
@@ -81,6 +81,7 @@ def records_frame(run: Run | Sequence[Record]) -> pd.DataFrame:
         "output_tokens": lambda record: record.usage.output_tokens,
         "reasoning_tokens": lambda record: record.usage.reasoning_tokens,
         "wanted_output_tokens": lambda record: record.wanted_output_tokens,
+        "wanted_input_tokens": lambda record: record.wanted_input_tokens,
         "expected_floor_tokens": lambda record: None if record.expectation is None else record.expectation.floor,
         "expected_ceiling_tokens": lambda record: None if record.expectation is None else record.expectation.ceiling,
     }

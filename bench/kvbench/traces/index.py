@@ -53,6 +53,7 @@ class TraceIndex:
         self.size_bytes = 0
         self.line_count = 0
         self.turn_count = 0
+        self.has_hash_ids = False
         self.repairs = Repairs()
         self.root_ids: list[str] = []
         self.start_s = array("d")
@@ -181,6 +182,7 @@ def _check_turn(
     if turn.turn > 0 and hashed != sessions.hashed(session):
         log.error(turn.line, "a session has hash_ids on all of its turns or on none", field="hash_ids")
     sessions.set_hashed(session, hashed)
+    index.has_hash_ids = index.has_hash_ids or hashed
     blocks[session] = check_blocks(turn, index.header, blocks[session], log)
 
 

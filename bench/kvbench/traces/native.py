@@ -98,6 +98,11 @@ class TraceFile:
         return self._index.turn_count
 
     @property
+    def has_hash_ids(self) -> bool:
+        """Some session has no text, only the ids of its blocks."""
+        return self._index.has_hash_ids
+
+    @property
     def tree_entries(self) -> TreeEntries:
         return TreeEntries(self._index)
 

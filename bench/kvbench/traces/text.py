@@ -113,18 +113,25 @@ class BlockText:
 
     def text(self, scope: str, block_id: int | str, tokens: int) -> str:
         """The same block as text of exactly `tokens` tokens; ConfigError where the tokenizer makes others of it."""
-        return self.text_of(self.ids(scope, block_id, tokens))
+        ids = self.ids(scope, block_id, tokens)
+        self.check(ids)
+        return self.join(ids)
 
-    def text_of(self, ids: Sequence[int]) -> str:
-        """The text of ids that came from here, checked by encoding it."""
-        text = "".join(map(self._word_of.__getitem__, ids))
-        if self._encode is not None and self._encode(text) != list(ids):
+    def join(self, ids: Sequence[int]) -> str:
+        """The text of ids that came from here."""
+        return "".join(map(self._word_of.__getitem__, ids))
+
+    def check(self, ids: Sequence[int]) -> None:
+        """ConfigError where the text of these ids is encoded otherwise."""
+        if self._encode is None:
+            return
+        text = self.join(ids)
+        if (got := self._encode(text)) != list(ids):
             raise ConfigError(
-                f"the tokenizer cannot make a block: {len(ids)} tokens came out otherwise, "
-                f"beginning with {text[:40]!r}",
+                f"the tokenizer cannot make a block: {len(ids)} tokens came out as {len(got)} others, beginning with "
+                f"{text[:40]!r}",
                 hint=_NEXT_STEP,
             )
-        return text
 
 
 def _key(scope: str, block_id: int | str) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,9 +9,6 @@ import msgspec
 
 from kvbench.endpoints.failures import error_of
 from kvbench.model import Api, Message
-
-SALT_TOKENS = 8
-"""How many leading ids of a token-id prompt a salt replaces, where the server has no field for it."""
 
 ABNORMAL_FINISH = {
     "error": "stream_error",
@@ -79,15 +75,11 @@ def salted_messages(messages: Sequence[Message], salt: str) -> list[Message]:
 
 
 def salted_prompt(prompt: Prompt, salt: str) -> Prompt:
-    """Text: the salt comes first. Token ids: the first SALT_TOKENS ids are replaced, so that the length stays exact.
-
-    The ids stay below 1,000, which every vocabulary has, and above 100, where special tokens rarely are.
-    """
-    if isinstance(prompt, str):
-        return f"[{salt}] {prompt}"
-    digest = hashlib.sha256(salt.encode()).digest()
-    ids = [100 + int.from_bytes(digest[2 * i : 2 * i + 2], "big") % 900 for i in range(min(SALT_TOKENS, len(prompt)))]
-    return [*ids, *prompt[len(ids) :]]
+    """Text: the salt comes first. Token ids that mean a salt are the prompt maker's to choose: no vocabulary is known
+    here."""
+    if not isinstance(prompt, str):
+        raise ValueError("a prompt of token ids has to carry its salt already")
+    return f"[{salt}] {prompt}"
 
 
 class _Delta(msgspec.Struct):
@@ -98,13 +90,15 @@ class _Delta(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
-    delta: _Delta
+    delta: _Delta | None = None
+    text: str | None = None
     finish_reason: str | None = None
+    token_ids: msgspec.Raw | None = None
     usage: msgspec.Raw | None = None
 
 
 class _PlainEvent(msgspec.Struct):
-    """The shape of nearly every event of a chat stream: one choice, a piece of text, nothing else of interest."""
+    """The shape of nearly every event of a stream: one choice, a piece of text, nothing else of interest."""
 
     choices: list[_Choice]
     id: str | None = None
@@ -136,6 +130,7 @@ class Answer:
         "invalid",
         "response_id",
         "response_model",
+        "token_ids",
         "usage_raw",
     )
 
@@ -153,6 +148,8 @@ class Answer:
         self.invalid: str | None = None
         """Why an event could not be understood."""
         self.done = False
+        self.token_ids: list[int] | None = None
+        """Ids of the generated tokens, where the server gives them."""
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._tools: dict[tuple[int, int], dict[str, Any]] = {}
@@ -206,11 +203,14 @@ class Answer:
         if len(event.choices) != 1 or event.usage is not None or event.error is not None:
             return False
         choice = event.choices[0]
-        delta = choice.delta
-        text = delta.content
-        if choice.finish_reason or choice.usage is not None or delta.tool_calls:
+        if choice.finish_reason or choice.usage is not None or choice.token_ids is not None:
             return False
-        if not text or delta.reasoning or delta.reasoning_content:
+        delta, text = choice.delta, choice.text
+        if delta is not None:
+            text = delta.content
+            if delta.tool_calls or delta.reasoning or delta.reasoning_content:
+                return False
+        if not text:
             return False
         self._text.append(text)
         self.chunks.append(index)
@@ -273,6 +273,9 @@ class Answer:
             self._reasoning.append(reasoning)
         if content:
             self._text.append(content)
+        token_ids = choice.get("token_ids")
+        if isinstance(token_ids, list) and all(isinstance(token, int) for token in token_ids):
+            self.token_ids = (self.token_ids or []) + token_ids
         calls = delta.get("tool_calls")
         called = False
         if isinstance(calls, list):
