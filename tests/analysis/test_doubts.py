@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from kvbench.analysis.summary import summarise
 from kvbench.model import Clock, Expectation, OwnError, Record, RunInfo, Usage, Warning
@@ -47,6 +48,7 @@ def test_a_clean_run_has_none() -> None:
         ("cached_not_reported", "1 of 2 turns", [{}, {"usage": Usage(input_tokens=9, output_tokens=3)}]),
         ("usage_not_believed", "cached > prompt", [{"usage": Usage(output_tokens=3, problem="cached > prompt")}]),
         ("hits_unexpected", "1 below, 0 above", [{"expectation": Expectation(rule="block 32", floor=96, ceiling=96)}]),
+        ("sent_again", "1 of 2 requests were sent twice", [{}, {"clock": replace(CLOCK, retried_stale=True)}]),
         ("output_length", "wants 4 output tokens, the endpoint gave 3", [{"wanted_output_tokens": 4}]),
         ("no_first_token", "1 of 1 turns", [{"clock": Clock(scheduled=0, due=0, upload_start=1, sent=1, end=9)}]),
         (

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import io
+from decimal import Decimal
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from kvbench.analysis.summary import summarise
-from kvbench.model import OwnError, Quantiles, RequestCounts, Summary, Trust, Warning
+from kvbench.model import OwnError, Quantiles, RequestCounts, Spent, Summary, Trust, Warning
 from kvbench.render.terminal import print_summary
 from kvbench.runs.reader import load_run
 
@@ -145,3 +146,12 @@ def test_colour_only_on_a_terminal_that_wants_it(summary: Summary, monkeypatch: 
     plain = Terminal()
     print_summary(summary, RUN_DIR, file=plain)
     assert plain.getvalue() == shown(summary)
+
+
+def test_the_balance_is_shown_as_bounds_or_as_not_known(summary: Summary) -> None:
+    cents = [Decimal(text) for text in ("110.00", "109.95", "0.03", "0.07")]
+    known = Spent(currency="USD", before=cents[0], after=cents[1], at_least=cents[2], at_most=cents[3])
+    text = shown(summary, balance=(known, Spent(currency="CNY", before=cents[0])))
+    assert "balance    USD 110.00 -> 109.95: 0.03 to 0.07 spent (amounts have two decimals" in text
+    assert "balance    CNY 110.00 -> not reported: what was spent is not known" in text
+    assert "balance" not in shown(summary)

@@ -111,3 +111,17 @@ def test_live_history_with_no_text_no_recorded_answer_or_a_new_context() -> None
     assert context.messages[-2:] == [said("assistant", "mine"), said("user", "2")]
     builder.replace_last_assistant("lost")
     assert builder.next(turn(3, messages=(said("assistant", "summary"),))).messages == [said("assistant", "summary")]
+
+
+def test_live_history_takes_the_reasoning_that_came_with_the_text() -> None:
+    recorded = {"role": "assistant", "content": "old", "reasoning_content": "old why"}
+    builder = ContextBuilder({})
+    builder.next(turn(0, append=(said("user", "1"),)))
+    builder.replace_last_assistant("new", "new why")
+    context = builder.next(turn(1, append=(recorded, said("user", "2"))))
+    assert context.messages is not None
+    assert context.messages[1] == {"role": "assistant", "content": "new", "reasoning_content": "new why"}
+    builder.replace_last_assistant("third", "")
+    context = builder.next(turn(2, append=(said("user", "3"),)))
+    assert context.messages is not None
+    assert context.messages[3] == {"role": "assistant", "content": "third", "reasoning_content": ""}

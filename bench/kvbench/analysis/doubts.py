@@ -83,12 +83,13 @@ def _usage_problem(run: Run) -> Warning | None:
 
 
 def _sent_again(run: Run) -> Warning | None:
-    again = sum(r.clock.retried_stale for r in run.records if r.phase == "measure")
+    measured = [r for r in run.records if r.phase == "measure"]
+    again = sum(r.clock.retried_stale for r in measured)
     if not again:
         return None
     return Warning(
         code="sent_again",
-        message=f"{again} requests were sent twice: the server had closed the kept-alive connection before it answered",
+        message=f"{again} of {len(measured)} requests were sent twice: the server had closed the kept-alive connection",
         advice="their times count from the second sending; a server that closes idle connections sooner than the "
         "trace's pauses makes new ones necessary",
     )
