@@ -179,9 +179,9 @@ class HashedSession:
         ids = self._ids
         if output_ids is not None and self._input_tokens and kept_blocks >= whole_before:
             ids.extend(output_ids)
-            del ids[wanted:]
         else:
             del ids[min(kept_blocks, whole_before) * size :]
+        del ids[wanted:]
         self._checked = min(self._checked, len(ids))
         while len(ids) < wanted:
             number, start = divmod(len(ids), size)
