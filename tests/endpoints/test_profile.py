@@ -149,6 +149,22 @@ def test_neither_url_nor_file(spec: str) -> None:
     assert "secretpw" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [("t.json", "{here}/t.json"), ("tiktoken:a/b.tiktoken", "tiktoken:{here}/a/b.tiktoken"), ("deepseek", "deepseek")],
+)
+def test_a_tokenizer_is_relative_to_the_profile(tmp_path: Path, spec: str, path: str) -> None:
+    profile = load_profile(written(tmp_path, f'url = "http://h"\ntokenizer = "{spec}"\nhash_prompts = "text"\n'))
+    assert profile.tokenizer == path.format(here=tmp_path)
+    assert profile.hash_prompts == "text"
+
+
+def test_what_stands_for_hash_ids_is_one_of_three(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="hash_prompts") as error:
+        load_profile(written(tmp_path, 'url = "http://h"\nhash_prompts = "words"\n'))
+    assert error.value.line == 2
+
+
 def test_key_file_is_relative_to_the_profile_and_warns_when_others_may_read_it(tmp_path: Path) -> None:
     key_file = tmp_path / "key.txt"
     key_file.write_text(f"{KEY}\nsecond line\n")

@@ -312,6 +312,8 @@ class Endpoint:
 
     async def tokenize_text(self, text: str) -> list[int] | None:
         """The token ids of a text alone, without the special tokens a prompt would get; None, errors: as tokenize."""
+        if self.info is not None and self.info.server == llamacpp.SERVER:
+            return await self._token_ids(llamacpp.tokenize_body(text) | {"add_special": False})
         if self._dialect != "vllm":
             return None
         served = self.info.model if self.info is not None else self.profile.model
