@@ -183,14 +183,13 @@ class HashedSession:
             del ids[min(kept_blocks, whole_before) * size :]
         del ids[wanted:]
         self._checked = min(self._checked, len(ids))
-        while len(ids) < wanted:
-            number, start = divmod(len(ids), size)
-            length = min(size, wanted - number * size)
-            if number < len(block_ids):
-                content = blocks.ids(_BLOCK, block_ids[number], length)
-            else:
-                content = blocks.ids(*self._tails[turn.turn], length)
-            ids.extend(content[start:])
+        number, start = divmod(len(ids), size)
+        choices = []
+        while number * size + start < wanted:
+            name = (_BLOCK, block_ids[number]) if number < len(block_ids) else self._tails[turn.turn]
+            choices.append(blocks.choice(*name, min(size, wanted - number * size))[start:])
+            number, start = number + 1, 0
+        ids.extend(blocks.chosen(b"".join(choices)))
         self._input_tokens = wanted
 
     def token_ids(self, salt: str | None) -> list[int]:

@@ -186,7 +186,7 @@ class Runner:
                         return
                     waits.append(live.ended[name].result())
                 scheduled_ns = due_ns([moment.ns for moment in waits], turn.delay_s, self._settings)
-                prompt = prompts.next(turn, last)
+                prompt = await self._prompt(prompts, turn, last)
                 if not await self._until(scheduled_ns):
                     live.complete = False
                     return
@@ -202,6 +202,12 @@ class Runner:
                     group.create_task(self._replay_session(group, live, child, ended))
         finally:
             self._end(live, session, ended)
+
+    async def _prompt(self, prompts: SessionPrompts, turn: Turn, last: Record | None) -> Prompt:
+        if self._hashed is None or self._hashed.as_ids:
+            return prompts.next(turn, last)
+        # Encoding a long text to check it takes tenths of a second, without holding the interpreter: not in the loop.
+        return await asyncio.to_thread(prompts.next, turn, last)
 
     def _skip(self, live: _LiveTree, session: Session, first: int, at: _Moment) -> None:
         """With live history nothing can follow a failed turn: the rest of the session are records of their own."""
