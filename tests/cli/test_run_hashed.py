@@ -104,6 +104,7 @@ def test_live_history_is_made_of_the_ids_that_came_back(
     assert [len(row["output_token_ids"]) for row in rows] == [20, 20, 20, 9, 9, 9]
     # a/1: 150 + 19 cached, of 170; a/2: 170 + 19, of 300; b/1: 200 + 8, of 250
     assert [cached for _, cached in usages(got, tmp_path)] == [0, 160, 160, 128, 192, 64]
+    assert got["expected_hit_rate"]["exact"] == 6
     assert got["prompt_lengths"]["exact_turns"] == 6
 
 

@@ -116,4 +116,5 @@ def test_live_history_goes_on_with_the_tokens_that_were_generated(
     got = run(kvbench, trace, "--endpoint", vllm.url, "--time-scale", "0", "--history", "live")
     cached = [record["usage"]["cached_tokens"] for record in rows(got, tmp_path, "records.jsonl")]
     assert cached == [0, 259 // BLOCK * BLOCK, 479 // BLOCK * BLOCK]
+    assert got["expected_hit_rate"]["exact"] == 3
     assert got["prompt_lengths"]["exact_turns"] == 3

@@ -148,6 +148,7 @@ async def expect_hits(
                 first_token_ns=clock.first_token if clock.first_token is not None else clock.end if record.ok else None,
                 end_ns=clock.end,
                 output_tokens=generated,
+                output_ids=None if record.output_token_ids is None else array("I", record.output_token_ids),
             ),
             prompt.resent_bytes,
         )

@@ -6,8 +6,9 @@ always computed. A block is *surely* there once a request that holds it had its 
 and *possibly* there once a request that holds it was sent before this one's first token. Where the two counts agree
 the expectation is a point; they differ only while an overlapping request shares a prefix that was not cached yet.
 
-Generated tokens are cached too, all but the last sampled one. Their ids are not known from text (re-tokenised output
-may have other ids), so they only raise the ceiling, by as many tokens as the re-sent text can share with them.
+Generated tokens are cached too, all but the last sampled one. Where the server gave their ids they are blocks like any
+other, surely there once the request has ended. Else their ids are not known (re-tokenised output may have other ids),
+so they only raise the ceiling, by as many tokens as the re-sent text can share with them.
 
 Eviction is assumed to be none while everything ever stored fits the known capacity. Beyond it the floor is what an
 LRU of that size, less the most that running requests pinned, still holds; the ceiling stays.
@@ -46,7 +47,8 @@ class Sent:
     """A request as the expectation sees it. `ids` are the prompt's token ids (array of uint32).
 
     first_token_ns: when its whole prompt was surely computed; None = never (it failed before that).
-    output_tokens: generated tokens, all but the last of which it may leave in the cache.
+    output_tokens: generated tokens, all but the last of which it may leave in the cache. output_ids: their ids, where
+    the server gave them.
     """
 
     key: str
@@ -57,6 +59,7 @@ class Sent:
     first_token_ns: int | None
     end_ns: int | None
     output_tokens: int = 0
+    output_ids: array[int] | None = None
 
 
 @dataclass
@@ -122,21 +125,36 @@ class HitModel:
         self._open_tail(session, resent_bytes)
         hashes = self._chain(session, sent)
         computed_ns = sent.first_token_ns if sent.first_token_ns is not None else FAR_NS
+        generated = self._generated(sent, hashes)
         for value in hashes:
-            block = self._blocks.get(value)
-            if block is None:
-                block = self._blocks[value] = _Block(sent.key, sent.sent_ns)
-            elif block.other_ns == FAR_NS:
-                block.other_ns = sent.sent_ns
-            block.sure_ns = min(block.sure_ns, computed_ns)
+            self._hold(value, sent, computed_ns)
+        for value in generated:
+            self._hold(value, sent, sent.end_ns if sent.end_ns is not None else FAR_NS)
         total_blocks = -(-(len(sent.ids) + sent.output_tokens) // self.rule.block_size)
-        self._pending.append(_Pending(sent, hashes, self._touch_lru(sent, hashes, total_blocks)))
+        self._pending.append(_Pending(sent, hashes, self._touch_lru(sent, hashes, generated, total_blocks)))
 
     def finish(self) -> None:
         """Emit what is still pending: no further request will come."""
         self._settle(FAR_NS)
 
     # ------------------------------------------------------------------------------------------------ internals
+
+    def _hold(self, value: bytes, sent: Sent, computed_ns: int) -> None:
+        block = self._blocks.get(value)
+        if block is None:
+            block = self._blocks[value] = _Block(sent.key, sent.sent_ns)
+        elif block.other_ns == FAR_NS and block.holder != sent.key:
+            block.other_ns = sent.sent_ns
+        block.sure_ns = min(block.sure_ns, computed_ns)
+
+    def _generated(self, sent: Sent, hashes: list[bytes]) -> list[bytes]:
+        """Blocks that end in generated tokens of known ids."""
+        if sent.output_ids is None or len(sent.output_ids) < 2:
+            return []
+        whole = len(hashes)
+        size = self.rule.block_size
+        tail = sent.ids[whole * size :] + sent.output_ids[:-1]
+        return list(chain_hashes(tail, size, sent.salt, previous=hashes[-1] if hashes else None))
 
     def _settle(self, now_ns: int) -> None:
         keep = []
@@ -202,7 +220,7 @@ class HitModel:
         session.ids, session.hashes, session.salt, session.last = sent.ids, hashes, sent.salt, sent
         return hashes
 
-    def _touch_lru(self, sent: Sent, hashes: list[bytes], total_blocks: int) -> int | None:
+    def _touch_lru(self, sent: Sent, hashes: list[bytes], generated: list[bytes], total_blocks: int) -> int | None:
         """Leading blocks an LRU of the known capacity still holds; None while nothing was ever evicted.
 
         Touched last to first, generated blocks before the prompt's, so that a tail goes before its head. What
@@ -216,9 +234,9 @@ class HitModel:
                 break
             held += 1
         before = self._evicted
-        for i in range(total_blocks - len(hashes)):
+        for i in range(total_blocks - len(hashes) - len(generated)):
             self._lru[f"{sent.key}/{i}".encode()] = None
-        for value in reversed(hashes):
+        for value in reversed([*hashes, *generated]):
             self._lru[value] = None
             self._lru.move_to_end(value)
         self._running = [(end, blocks) for end, blocks in self._running if end > sent.sent_ns]
