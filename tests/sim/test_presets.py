@@ -12,7 +12,8 @@ def test_every_parameter_has_a_unit_and_every_known_one_exists() -> None:
     assert all(units.values()), units
     assert {"block_size", "num_blocks", "idle_ttl_s"} <= units.keys()
     for preset in PRESETS.values():
-        assert preset.known <= units.keys()
+        assert preset.known.keys() <= units.keys()
+        assert preset.assumed.keys() <= units.keys() - preset.known.keys()
     assert DEFAULT_PRESET in PRESETS
 
 
@@ -33,8 +34,8 @@ def test_settings_may_be_text_and_are_no_longer_known() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "text"),
     [
-        ("vllm-huge", {}, "no simulated endpoint is called 'vllm-huge'; there are: vllm-small, tiny"),
-        ("tiny", {"pool": "5"}, "no parameter 'pool'; there are: model, block_size, num_blocks"),
+        ("vllm-huge", {}, "no simulated endpoint is called 'vllm-huge'; there are: vllm-small, tiny, deepseek-api"),
+        ("tiny", {"pool": "5"}, "no parameter 'pool'; there are: dialect, model, block_size, num_blocks"),
         ("tiny", {"known": "5"}, "no parameter 'known'"),
         ("tiny", {"num_blocks": "many"}, r"num_blocks = many \[blocks"),
         ("tiny", {"num_blocks": 1}, "num_blocks = 1 .* >= 2"),

@@ -34,12 +34,17 @@ class BlockHasher:
 
 
 class BlockPool:
-    """Blocks of a stated number; the usable ones are one fewer. Times are ns of the caller's clock."""
+    """Blocks of a stated number; the usable ones are one fewer. Times are ns of the caller's clock.
 
-    def __init__(self, num_blocks: int, idle_ttl_ns: int | None = None) -> None:
+    idle_limit: cached blocks that are kept while no request holds them; None = as many as there are. With a limit it
+    is the cache that has a size, not the pool: a block without content does not count.
+    """
+
+    def __init__(self, num_blocks: int, idle_ttl_ns: int | None = None, idle_limit: int | None = None) -> None:
         self.capacity = num_blocks - 1
         self.evictions = 0
         self._idle_ttl_ns = idle_ttl_ns
+        self._idle_limit = idle_limit
         # Blocks are taken in order of number the first time round: those never used are the oldest of all.
         self._unused = self.capacity
         self._blank: list[int] = []
@@ -88,9 +93,16 @@ class BlockPool:
             users = self._users[block] - 1
             if users:
                 self._users[block] = users
+                continue
+            del self._users[block]
+            if self._idle_limit is not None and block not in self._hash_of:
+                self._blank.append(block)
             else:
-                del self._users[block]
                 self._free[block] = now_ns
+        while self._idle_limit is not None and len(self._free) > self._idle_limit:
+            block, _ = self._free.popitem(last=False)
+            self.evictions += self._forget(block)
+            self._blank.append(block)
 
     def reset(self) -> bool:
         """Forget all content; refused (False) while a request holds blocks."""

@@ -21,6 +21,7 @@ from kvbench.sim.cache import BlockHasher, BlockPool
 from kvbench.sim.presets import Preset
 from kvbench.sim.text import OutputText
 from kvbench.sim.tokenizer import TOKEN_BYTES
+from kvbench.sim.units import UnitStore
 
 NS = 1_000_000_000
 
@@ -42,6 +43,8 @@ class Job:
     evicted_blocks: int = 0
     sampled: int = 0
     done: bool = False
+    # Of the prompt, in pieces of the granularity: what it has in common with an earlier one (prefix units only).
+    common: int = 0
     # Since the last admission: tokens in the cache, tokens found there, chunk of the running step.
     computed: int = 0
     hit: int = 0
@@ -72,13 +75,27 @@ class Token(NamedTuple):
 class Engine:
     """Schedules jobs over one pool of blocks.
 
-    `idle_ttl_scale` multiplies the pool's idle TTL; 0, a trace replayed without its pauses, means that no time passes.
+    Where hits are prefix units (preset.prefix), the pool is only the memory of running requests.
+    `trace_time_scale` multiplies how long what is cached lives and how long a unit takes to build; 0, a trace replayed
+    without its pauses, means that no time passes.
     """
 
-    def __init__(self, preset: Preset, *, idle_ttl_scale: float = 1.0) -> None:
+    def __init__(self, preset: Preset, *, trace_time_scale: float = 1.0) -> None:
         self.preset = preset
-        ttl_s = (preset.idle_ttl_s or 0) * idle_ttl_scale
-        self.pool = BlockPool(preset.num_blocks, round(ttl_s * NS) if ttl_s else None)
+        ttl_ns = round((preset.idle_ttl_s or 0) * trace_time_scale * NS) or None
+        self.pool = BlockPool(preset.num_blocks, ttl_ns, preset.cache_blocks)
+        self.units: UnitStore | None = None
+        self._hash_tokens = preset.block_size
+        if preset.prefix == "units":
+            self._hash_tokens = preset.unit_granularity_tokens
+            interval = preset.unit_interval_tokens
+            self.units = UnitStore(
+                interval=None if interval is None else interval // self._hash_tokens,
+                build_ns=round(preset.unit_build_s * trace_time_scale * NS),
+                ttl_ns=ttl_ns,
+                lapse_probability=preset.unit_lapse_probability,
+                seed=preset.unit_lapse_seed,
+            )
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []
         self.preemptions = 0
@@ -91,7 +108,7 @@ class Engine:
 
     def submit(self, prompt: bytes, output: OutputText, *, salt: str | None, now_ns: int) -> Job:
         """A new request; the prompt (four bytes a token) is not empty and fits max_model_len with its output."""
-        hasher = BlockHasher(self.preset.block_size, salt)
+        hasher = BlockHasher(self._hash_tokens, salt)
         hasher.extend(prompt)
         job = Job(prompt, output, salt, now_ns, hasher, ready_ns=now_ns + self._frontend_ns)
         self._arriving.append(job)
@@ -105,6 +122,14 @@ class Engine:
             if job in queue:
                 queue.remove(job)
         self._finish(job, now_ns)
+
+    def reset_cache(self) -> bool:
+        """Forget all cached content; refused (False) while a request holds blocks."""
+        if not self.pool.reset():
+            return False
+        if self.units is not None:
+            self.units.reset()
+        return True
 
     def next_ns(self) -> int | None:
         """When something happens next; None while idle."""
@@ -134,11 +159,17 @@ class Engine:
             job.prefilling = False
             if job.first_token_ns is None:
                 job.first_token_ns = at_ns
+                if self.units is not None:
+                    self.units.persist(self._input_hashes(job), at_ns, common=job.common)
             number = job.sampled
             job.sampled += 1
             last = job.sampled == job.output.length_tokens
             tokens.append(Token(job, number, at_ns, last))
             if last:
+                if self.units is not None and self.preset.cache_outputs:
+                    # Without the token just sampled: its KV was never computed.
+                    inputs = job.prompt_tokens // self._hash_tokens
+                    self.units.persist(job.hasher.hashes, at_ns, after=inputs)
                 self.running.remove(job)
                 self._finish(job, at_ns)
             else:
@@ -180,8 +211,11 @@ class Engine:
 
     def _admit(self, job: Job, at_ns: int) -> bool:
         size = self.preset.block_size
-        # The last token must be computed to have something to sample from, and a hit is whole blocks.
-        hits = self.pool.find(job.hasher.hashes[: (job.known_tokens - 1) // size], at_ns)
+        hits: list[int] = []
+        # The last token must be computed to have something to sample from.
+        hashes = job.hasher.hashes[: (job.known_tokens - self.preset.recompute_last_token) // self._hash_tokens]
+        if self.units is None:
+            hits = self.pool.find(hashes, at_ns)
         before = self.pool.evictions
         blocks = self.pool.take(hits, -(-job.known_tokens // size) - len(hits))
         if blocks is None:
@@ -189,6 +223,10 @@ class Engine:
         job.evicted_blocks += self.pool.evictions - before
         job.blocks, job.published = blocks, len(hits)
         job.hit = job.computed = len(hits) * size
+        if self.units is not None:
+            job.hit = job.computed = self.units.find(hashes, at_ns) * self._hash_tokens
+            if job.scheduled_ns is None:
+                job.common = self.units.common_prefix(self._input_hashes(job), at_ns)
         job.prefilling = True
         if job.scheduled_ns is None:
             job.scheduled_ns = at_ns
@@ -219,10 +257,18 @@ class Engine:
         """Put `chunk` tokens of a job into the step; blocks they fill can be hit by others from now on."""
         job.chunk = chunk
         self._batch.append(job)
-        full = (job.computed + chunk) // self.preset.block_size
+        if self.units is not None:
+            return
+        cacheable = job.computed + chunk
+        if not self.preset.cache_outputs:
+            cacheable = min(cacheable, job.prompt_tokens)
+        full = cacheable // self.preset.block_size
         for number in range(job.published, full):
             self.pool.publish(job.blocks[number], job.hasher.hashes[number])
         job.published = max(job.published, full)
+
+    def _input_hashes(self, job: Job) -> list[int]:
+        return job.hasher.hashes[: job.prompt_tokens // self._hash_tokens]
 
     def _grow(self, job: Job) -> bool:
         """A block for the token about to be computed, if the last one is full."""

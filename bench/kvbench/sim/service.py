@@ -79,7 +79,7 @@ class Service:
         truth_fd: int | None = None,
     ) -> None:
         self._preset = preset
-        self._engine = Engine(preset, idle_ttl_scale=time_scale)
+        self._engine = Engine(preset, trace_time_scale=time_scale)
         self._metrics = ServerMetrics(preset)
         self._timer = DeadlineTimer(loop, self._advance)
         self._api_key = api_key
@@ -254,4 +254,4 @@ class Service:
 
     def _reset(self, request: HttpRequest, connection: Connection) -> None:
         self._advance()
-        connection.respond(200, msgspec.json.encode({"reset": self._engine.pool.reset()}))
+        connection.respond(200, msgspec.json.encode({"reset": self._engine.reset_cache()}))
