@@ -54,11 +54,11 @@ def test_without_such_turns_there_is_nothing_to_say() -> None:
     [
         (
             3,
-            "all 3 prompts exactly as long as in the trace; made from hash ids as text by t, 4 tokens the chat template's",
+            "all 3 prompts exactly as long as in the trace; made from hash ids as text by t, 4 tokens the",
         ),
         (
             1,
-            "1 of 3 prompts exactly as long as in the trace, the others off by at most 3 tokens (601 for 600); made from",
+            "1 of 3 prompts exactly as long as in the trace, the others off by at most 3 tokens (601 for 600)",
         ),
     ],
 )
