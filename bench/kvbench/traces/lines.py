@@ -193,6 +193,22 @@ def repair_surrogates(raw: bytes) -> tuple[bytes, int]:
     return _ESCAPE.sub(replace, raw), count
 
 
+def decode_object(raw: bytes) -> dict[str, Any]:
+    """Any JSON object, of another format too. Raises LineError for what is no JSON object, or has a key twice."""
+    obj = _object(raw)
+    if not _quotes_agree(raw, obj):
+        _refuse_duplicates(raw)
+    return obj
+
+
+def convert_object(obj: dict[str, Any], kind: type[_T]) -> _T:
+    """`obj` as a struct; fields the struct does not know are left out. Raises LineError naming the field."""
+    try:
+        return msgspec.convert(obj, kind)
+    except msgspec.ValidationError as error:
+        raise _line_error(b"", error) from None
+
+
 # ------------------------------------------------------------------------------------------------------ details
 
 

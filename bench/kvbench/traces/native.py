@@ -13,6 +13,7 @@ import msgspec
 
 from kvbench.errors import InputError
 from kvbench.model import Session, SharedPrompt, TraceHeader, Tree, Turn
+from kvbench.traces.import_report import ImportReport
 from kvbench.traces.index import Repairs, TraceIndex, index_trace
 from kvbench.traces.lines import MAX_LINE_BYTES, LineError, decode_repaired
 from kvbench.traces.problems import ProblemLog, TraceProblem
@@ -52,12 +53,28 @@ class TreeEntries(Sequence[TreeEntry]):
 
 
 class TraceFile:
-    """An opened, checked trace. Trees are read from disk on demand; close() it, or use it in a `with`."""
+    """An opened, checked trace. Trees are read from disk on demand; close() it, or use it in a `with`.
 
-    def __init__(self, path: Path, stream: BinaryIO, index: TraceIndex, warnings: Sequence[TraceProblem]) -> None:
+    One of another format (importing.py) is read from native lines made of it; path, sha256, size and line numbers are
+    those of the source.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        stream: BinaryIO,
+        index: TraceIndex,
+        warnings: Sequence[TraceProblem],
+        *,
+        imported: ImportReport | None = None,
+        source_lines: Sequence[int] | None = None,
+    ) -> None:
         self.path = path
         self.warnings = tuple(warnings)
         """Doubts that do not stop a run."""
+        self.imported = imported
+        """How a trace of another format became this one; None for a native one."""
+        self._source_lines = source_lines
         self._stream = stream
         self._index = index
         self._state = _file_state(stream)
@@ -111,10 +128,11 @@ class TraceFile:
 
         Raises InputError if the file changed since it was opened.
         """
+        lines = self._source_lines
         turns: dict[str, list[Turn]] = {self._index.root_ids[i]: []}
         for number, raw in self._lines_of(i):
             try:
-                item, _ = decode_repaired(raw, number)
+                item, _ = decode_repaired(raw, number if lines is None else lines[number - 1])
             except LineError as error:
                 raise self._changed(number) from error
             if not isinstance(item, Turn):
@@ -168,7 +186,7 @@ class TraceFile:
 def open_trace(path: str | Path) -> TraceFile:
     """Read and check a native trace in one streaming pass. Raises the first InputError it meets (file and line)."""
     path = Path(path)
-    stream = _open(path)
+    stream = open_file(path)
     try:
         log = ProblemLog(path, strict=True)
         return TraceFile(path, stream, index_trace(stream, path, log), log.warnings)
@@ -188,13 +206,17 @@ class Validation(msgspec.Struct, frozen=True, kw_only=True):
     repairs: Repairs
     sessions: int
     turns: int
+    imported: ImportReport | None = None
 
 
 def validate_trace(path: str | Path, *, limit: int = 100) -> Validation:
-    """All problems of a trace, up to `limit` errors and as many warnings. Raises InputError if it cannot be read."""
+    """All problems of a native trace, up to `limit` errors and as many warnings.
+
+    Raises InputError if it cannot be read.
+    """
     path = Path(path)
     log = ProblemLog(path, strict=False, limit=limit)
-    with _open(path) as stream:
+    with open_file(path) as stream:
         try:
             index = index_trace(stream, path, log)
         except InputError as error:
@@ -203,18 +225,25 @@ def validate_trace(path: str | Path, *, limit: int = 100) -> Validation:
             index = TraceIndex()
             message = str(error).removeprefix(f"{path}:{error.line}: ").removeprefix(f"{error.field}: ")
             log.error(error.line, message, field=error.field, hint=error.hint)
+    return validation(path, log, index)
+
+
+def validation(path: Path, log: ProblemLog, index: TraceIndex, imported: ImportReport | None = None) -> Validation:
+    """What `log` collected while `index` was made."""
     return Validation(
         path=path,
-        errors=tuple(sorted(log.errors, key=lambda problem: problem.line)),
+        errors=tuple(sorted(log.errors, key=lambda problem: (problem.file or "", problem.line))),
         warnings=tuple(log.warnings),
         dropped=log.dropped,
         repairs=index.repairs,
         sessions=sum(index.session_counts),
         turns=index.turn_count,
+        imported=imported,
     )
 
 
-def _open(path: Path) -> BinaryIO:
+def open_file(path: Path) -> BinaryIO:
+    """A regular file, to be read more than once. Raises InputError."""
     try:
         stream = path.open("rb", buffering=_BUFFER_BYTES)
     except FileNotFoundError:

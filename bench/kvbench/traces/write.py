@@ -23,6 +23,11 @@ def prefix_line(prompt: SharedPrompt) -> bytes:
 
 def turn_line(turn: Turn) -> bytes:
     """One turn; `line` is not written, it is where the line then stands."""
+    return _line(turn_fields(turn))
+
+
+def turn_fields(turn: Turn) -> dict[str, Any]:
+    """What turn_line writes, as an object."""
     fields: dict[str, Any] = {
         "session_id": turn.session_id,
         "turn": turn.turn,
@@ -45,7 +50,7 @@ def turn_line(turn: Turn) -> bytes:
     for name, value in turn.extra.items():
         # Unknown fields inside a known object (parent, recorded) go back into it.
         line[name] = line[name] | value if name in line else value
-    return _line(line)
+    return line
 
 
 def trace_lines(header: TraceHeader, prompts: Iterable[SharedPrompt], trees: Iterable[Tree]) -> Iterable[bytes]:

@@ -1,0 +1,118 @@
+"""Where readers of other formats put what they made: native lines in a temporary file, with the source line of each."""
+
+from __future__ import annotations
+
+import tempfile
+from array import array
+from collections import Counter
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import msgspec
+
+from kvbench.errors import FailedError
+from kvbench.model import TraceHeader, Turn
+from kvbench.traces.problems import ProblemLog
+from kvbench.traces.write import header_line, turn_fields
+
+_encode = msgspec.json.Encoder().encode
+
+
+class NativeSink:
+    """Native lines, written as they are made. `stream` has no name on disk: it is gone when it is closed."""
+
+    def __init__(self) -> None:
+        try:
+            self.stream = cast(BinaryIO, tempfile.TemporaryFile(buffering=1 << 20))  # noqa: SIM115
+        except OSError as error:
+            raise _failed(error) from error
+        self.source_lines = array("I")
+        """Line of the source (0: none) for each native line."""
+        self.notes: Counter[str] = Counter()
+        self.dropped: Counter[str] = Counter()
+        self.names: set[str] = set()
+        self.turns = 0
+        self.sub_agents = 0
+
+    def header(self, header: TraceHeader) -> None:
+        self._write(header_line(header), 0)
+
+    def turn(self, turn: Turn) -> None:
+        """turn.line is the line of the source."""
+        fields: dict[str, Any] = turn_fields(turn)
+        self._write(_encode(fields) + b"\n", turn.line)
+        self.turns += 1
+
+    def name(self, wanted: str) -> str:
+        """`wanted`, or where it is taken the next free name made from it."""
+        name, number = wanted, 1
+        while name in self.names:
+            number += 1
+            name = f"{wanted}-{number}"
+        self.notes["renamed"] += number > 1
+        self.names.add(name)
+        return name
+
+    def restart(self) -> None:
+        """Forget everything written."""
+        self.stream.seek(0)
+        self.stream.truncate()
+        del self.source_lines[:]
+        self.notes.clear()
+        self.dropped.clear()
+        self.names.clear()
+        self.turns = self.sub_agents = 0
+
+    def finish(self) -> None:
+        try:
+            self.stream.flush()
+            self.stream.seek(0)
+        except OSError as error:
+            raise _failed(error) from error
+
+    def _write(self, line: bytes, source_line: int) -> None:
+        try:
+            self.stream.write(line)
+        except OSError as error:
+            raise _failed(error) from error
+        self.source_lines.append(source_line)
+
+
+class SourceLog(ProblemLog):
+    """Problems found in native lines, told of the lines they come from."""
+
+    def __init__(self, path: Path, lines: array[int], *, strict: bool, limit: int = 100) -> None:
+        super().__init__(path, strict=strict, limit=limit)
+        self._lines = lines
+
+    def error(self, line: int, message: str, *, field: str | None = None, hint: str | None = None) -> None:
+        super().error(self._source(line), message, field=field, hint=hint)
+
+    def warning(self, line: int, message: str, *, field: str | None = None, hint: str | None = None) -> None:
+        super().warning(self._source(line), message, field=field, hint=hint)
+
+    def _source(self, line: int) -> int:
+        return self._lines[line - 1] if 0 < line <= len(self._lines) else 0
+
+
+def shared_blocks(before: list[int], now: list[int]) -> int:
+    """How many leading ids two lists share. Slices are compared whole, so a long shared prefix costs one memcmp-like
+    pass and no Python step an id."""
+    high = min(len(before), len(now))
+    if before[:high] == now[:high]:
+        return high
+    low = 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        if before[low:middle] == now[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _failed(error: OSError) -> FailedError:
+    return FailedError(
+        f"a temporary file for the converted trace cannot be written: {error.strerror or error}",
+        hint="make room, or name another directory by TMPDIR",
+    )
