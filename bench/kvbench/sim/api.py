@@ -16,7 +16,7 @@ _Body = TypeVar("_Body", bound=msgspec.Struct)
 
 
 class ApiError(Exception):
-    """An answer other than 200; `body` is what vLLM would send."""
+    """An answer other than 200; `body` is what vLLM would send, in a subclass another server."""
 
     def __init__(self, status: int, message: str, *, kind: str = "BadRequestError", param: str | None = None) -> None:
         super().__init__(message)
@@ -71,6 +71,9 @@ class Plan(msgspec.Struct):
     salt: str | None
     prompt: bytes
     output: OutputText
+    thinking: bool = False
+    finish_reason: str | None = None
+    """None: as the output ends."""
 
 
 def plan_chat(body: bytes, preset: Preset) -> Plan:

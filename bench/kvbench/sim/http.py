@@ -18,14 +18,14 @@ _REASONS = {
     200: b"OK",
     400: b"Bad Request",
     401: b"Unauthorized",
+    402: b"Payment Required",
     404: b"Not Found",
     405: b"Method Not Allowed",
     413: b"Content Too Large",
+    422: b"Unprocessable Content",
+    429: b"Too Many Requests",
 }
-_STREAM_HEAD = (
-    b"HTTP/1.1 200 OK\r\nserver: kvbench-sim\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
-    b"transfer-encoding: chunked\r\n\r\n"
-)
+_STREAM_HEAD = b"HTTP/1.1 200 OK\r\nserver: kvbench-sim\r\ncontent-type: %b\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 @dataclass
@@ -127,15 +127,20 @@ class Connection(asyncio.Protocol):
         self._write(start + head.encode("latin-1") + body)
         self._answered()
 
-    def start_stream(self) -> None:
-        """The head of an event stream."""
-        self._write(_STREAM_HEAD)
+    def start_stream(self, content_type: bytes = b"text/event-stream; charset=utf-8") -> None:
+        """The head of an answer that comes in chunks."""
+        self._write(_STREAM_HEAD % content_type)
 
     def send(self, data: bytes, *, last: bool) -> None:
         """A chunk of the stream, in one write."""
         self._write(b"%x\r\n%b\r\n%b" % (len(data), data, b"0\r\n\r\n" if last else b""))
         if last:
             self._answered()
+
+    def close(self) -> None:
+        """Hang up, whatever has been answered."""
+        if self._transport is not None:
+            self._transport.close()
 
     def _keeps_alive(self) -> bool:
         return self._current is not None and self._current.keep_alive

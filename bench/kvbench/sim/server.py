@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kvbench.errors import FailedError
+from kvbench.sim.deepseek_service import DeepSeekService
 from kvbench.sim.http import Connection
 from kvbench.sim.presets import Preset
-from kvbench.sim.service import Service
+from kvbench.sim.service import VllmService
 
 try:
     import uvloop
@@ -88,7 +89,8 @@ async def _serve(
         loop.add_reader(_STDIN, _stop_at_end_of_stdin, stop)
     else:
         loop.add_signal_handler(signal.SIGINT, stop.set)
-    service = Service(preset, loop, time_scale=time_scale, api_key=api_key, truth_fd=truth_fd)
+    kind = DeepSeekService if preset.dialect == "deepseek" else VllmService
+    service = kind(preset, loop, time_scale=time_scale, api_key=api_key, truth_fd=truth_fd)
     server = await loop.create_server(lambda: Connection(service), sock=listener, backlog=_BACKLOG)
     # A full collection would stall every stream by milliseconds and find next to nothing.
     gc.freeze()

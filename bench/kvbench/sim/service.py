@@ -1,4 +1,4 @@
-"""Routes of the simulated endpoint, and the loop that moves tokens from the engine to the sockets."""
+"""The loop that moves tokens from the engine to the sockets, and vLLM's routes to it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -17,7 +17,7 @@ from kvbench import __version__
 from kvbench.sim.api import Answer, ApiError, Plan, plan_chat, plan_completion, tokenize
 from kvbench.sim.engine import NS, Engine, Job
 from kvbench.sim.http import Connection, HttpRequest
-from kvbench.sim.presets import Preset
+from kvbench.sim.presets import Preset, parameters
 from kvbench.sim.prometheus import ServerMetrics
 from kvbench.sim.timer import DeadlineTimer
 from kvbench.sim.tokenizer import TOKEN_BYTES, decode_ids
@@ -50,10 +50,27 @@ class Truth(msgspec.Struct, kw_only=True):
     finish_reason: str
 
 
-class _Exchange:
+class AnswerBytes(Protocol):
+    """What a dialect makes of one request's tokens."""
+
+    plan: Plan
+    response_id: str
+
+    @property
+    def finish_reason(self) -> str: ...
+    def role_event(self) -> bytes: ...
+    def token_event(self, number: int, *, last: bool) -> bytes: ...
+    def end_events(self, cached_tokens: int) -> bytes: ...
+    def whole(self, cached_tokens: int) -> bytes: ...
+
+
+Route = Callable[[HttpRequest, Connection], None]
+
+
+class Exchange:
     """A generation under way: whose it is, and what is still to be written."""
 
-    def __init__(self, connection: Connection, answer: Answer, request_id: str, job: Job) -> None:
+    def __init__(self, connection: Connection, answer: AnswerBytes, request_id: str, job: Job) -> None:
         self.connection = connection
         self.answer = answer
         self.request_id = request_id
@@ -64,10 +81,12 @@ class _Exchange:
         self.last_token_ns = 0
         self.first_write_ns: int | None = None
         self.last_write_ns: int | None = None
+        self.head_sent = False
+        self.timers: dict[str, asyncio.TimerHandle] = {}
 
 
 class Service:
-    """Answers requests from one engine; `api_key` None = no key is needed."""
+    """Answers requests from one engine; `api_key` None = no key is needed. A dialect's class adds the routes."""
 
     def __init__(
         self,
@@ -79,26 +98,37 @@ class Service:
         truth_fd: int | None = None,
     ) -> None:
         self._preset = preset
+        self._loop = loop
         self._engine = Engine(preset, trace_time_scale=time_scale)
         self._metrics = ServerMetrics(preset)
         self._timer = DeadlineTimer(loop, self._advance)
         self._api_key = api_key
         self._truth: deque[bytes] = deque(maxlen=_TRUTH_KEPT)
         self._truth_fd = truth_fd
-        self._of_job: dict[Job, _Exchange] = {}
-        self._of_connection: dict[Connection, _Exchange] = {}
+        self._of_job: dict[Job, Exchange] = {}
+        self._of_connection: dict[Connection, Exchange] = {}
         self._started = int(time.time())
-        self._routes: dict[str, tuple[str, Callable[[HttpRequest, Connection], None]]] = {
-            "/health": ("GET", lambda _, connection: connection.respond(200, b"")),
-            "/version": ("GET", self._version),
-            "/metrics": ("GET", self._render_metrics),
+        self._routes: dict[str, tuple[str, Route]] = {
             "/sim/truth": ("GET", self._render_truth),
-            "/v1/models": ("GET", self._models),
-            "/v1/chat/completions": ("POST", lambda *args: self._generate(plan_chat, *args)),
-            "/v1/completions": ("POST", lambda *args: self._generate(plan_completion, *args)),
-            "/tokenize": ("POST", self._tokenize),
-            "/reset_prefix_cache": ("POST", self._reset),
+            "/sim/parameters": ("GET", self._render_parameters),
+            **self._dialect_routes(),
         }
+
+    def _dialect_routes(self) -> dict[str, tuple[str, Route]]:
+        """Method and handler by path."""
+        raise NotImplementedError
+
+    def _needs_key(self, path: str) -> bool:
+        raise NotImplementedError
+
+    def _wrong_key(self) -> bytes:
+        """The body of a 401."""
+        raise NotImplementedError
+
+    def _ended(self, exchange: Exchange) -> None:
+        """The exchange is over, complete or not; its connection is not yet free for the next."""
+        for timer in exchange.timers.values():
+            timer.cancel()
 
     def close(self) -> None:
         self._timer.close()
@@ -109,8 +139,8 @@ class Service:
             connection.respond(404, b'{"detail":"Not Found"}')
         elif request.method != method:
             connection.respond(405, b'{"detail":"Method Not Allowed"}')
-        elif request.path.startswith("/v1/") and not self._allowed(request):
-            connection.respond(401, b'{"error":"Unauthorized"}')
+        elif self._needs_key(request.path) and not self._allowed(request):
+            connection.respond(401, self._wrong_key())
         else:
             try:
                 route(request, connection)
@@ -124,6 +154,7 @@ class Service:
         now_ns = time.monotonic_ns()
         del self._of_job[exchange.job]
         self._engine.abort(exchange.job, now_ns)
+        self._ended(exchange)
         self._metrics.aborted()
         self._log(exchange, "abort")
         self._advance()
@@ -136,20 +167,27 @@ class Service:
 
     # ---- generation
 
-    def _generate(self, plan_of: Callable[[bytes, Preset], Plan], request: HttpRequest, connection: Connection) -> None:
-        plan = plan_of(bytes(request.body), self._preset)
+    def _start(
+        self,
+        plan: Plan,
+        answer_of: Callable[[Plan, Preset, str], AnswerBytes],
+        request: HttpRequest,
+        connection: Connection,
+    ) -> Exchange:
         request_id = request.headers.get("x-request-id") or uuid.uuid4().hex
         job = self._engine.submit(plan.prompt, plan.output, salt=plan.salt, now_ns=request.arrival_ns)
-        exchange = _Exchange(connection, Answer(plan, self._preset, request_id), request_id, job)
+        exchange = Exchange(connection, answer_of(plan, self._preset, request_id), request_id, job)
         self._of_job[job] = self._of_connection[connection] = exchange
         if plan.stream:
+            exchange.head_sent = True
             connection.start_stream()
         self._timer.arm(self._engine.next_ns())
+        return exchange
 
     def _advance(self) -> None:
         """Write what the engine has sampled by now: one write a stream, whatever a late wake-up has gathered."""
         now_ns = time.monotonic_ns()
-        ready: dict[_Exchange, None] = {}
+        ready: dict[Exchange, None] = {}
         for token in self._engine.run_until(now_ns):
             exchange = self._of_job.get(token.job)
             if exchange is None:
@@ -166,7 +204,7 @@ class Service:
             self._write(exchange)
         self._timer.arm(self._engine.next_ns())
 
-    def _write(self, exchange: _Exchange) -> None:
+    def _write(self, exchange: Exchange) -> None:
         job, answer = exchange.job, exchange.answer
         if exchange.last:
             # Answering may at once start the connection's next request: this one must be out of the books by then.
@@ -182,6 +220,7 @@ class Service:
         exchange.new_tokens, exchange.last_write_ns = 0, now_ns
         if exchange.last:
             self._metrics.finished(job, exchange.last_token_ns, now_ns)
+            self._ended(exchange)
         if answer.plan.stream:
             if exchange.last:
                 exchange.unsent.append(answer.end_events(job.cached_tokens))
@@ -189,11 +228,15 @@ class Service:
             exchange.unsent.clear()
             exchange.connection.send(data, last=exchange.last)
         elif exchange.last:
-            exchange.connection.respond(200, answer.whole(job.cached_tokens))
+            whole = answer.whole(job.cached_tokens)
+            if exchange.head_sent:
+                exchange.connection.send(whole, last=True)
+            else:
+                exchange.connection.respond(200, whole)
         if exchange.last:
             self._log(exchange, answer.finish_reason)
 
-    def _log(self, exchange: _Exchange, finish_reason: str) -> None:
+    def _log(self, exchange: Exchange, finish_reason: str) -> None:
         job = exchange.job
         truth = Truth(
             request_id=exchange.request_id,
@@ -217,7 +260,37 @@ class Service:
         if self._truth_fd is not None:
             os.write(self._truth_fd, line)
 
-    # ---- everything else
+    def _render_truth(self, request: HttpRequest, connection: Connection) -> None:
+        connection.respond(200, b"".join(self._truth), "application/x-ndjson")
+
+    def _render_parameters(self, request: HttpRequest, connection: Connection) -> None:
+        rows = parameters(self._preset)
+        connection.respond(200, msgspec.json.encode({"preset": self._preset.name, "parameters": rows}))
+
+
+class VllmService(Service):
+    """Speaks as vLLM's OpenAI-compatible server does."""
+
+    def _dialect_routes(self) -> dict[str, tuple[str, Route]]:
+        return {
+            "/health": ("GET", lambda _, connection: connection.respond(200, b"")),
+            "/version": ("GET", self._version),
+            "/metrics": ("GET", self._render_metrics),
+            "/v1/models": ("GET", self._models),
+            "/v1/chat/completions": ("POST", lambda *args: self._generate(plan_chat, *args)),
+            "/v1/completions": ("POST", lambda *args: self._generate(plan_completion, *args)),
+            "/tokenize": ("POST", self._tokenize),
+            "/reset_prefix_cache": ("POST", self._reset),
+        }
+
+    def _needs_key(self, path: str) -> bool:
+        return path.startswith("/v1/")
+
+    def _wrong_key(self) -> bytes:
+        return b'{"error":"Unauthorized"}'
+
+    def _generate(self, plan_of: Callable[[bytes, Preset], Plan], request: HttpRequest, connection: Connection) -> None:
+        self._start(plan_of(bytes(request.body), self._preset), Answer, request, connection)
 
     def _version(self, request: HttpRequest, connection: Connection) -> None:
         connection.respond(200, msgspec.json.encode({"version": f"kvbench-sim {__version__}"}))
@@ -238,9 +311,6 @@ class Service:
         self._advance()
         text = self._metrics.render(self._engine)
         connection.respond(200, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
-
-    def _render_truth(self, request: HttpRequest, connection: Connection) -> None:
-        connection.respond(200, b"".join(self._truth), "application/x-ndjson")
 
     def _tokenize(self, request: HttpRequest, connection: Connection) -> None:
         tokens = tokenize(bytes(request.body), self._preset)

@@ -24,15 +24,25 @@ _NATURAL_TOKENS = (16, 400)
 class OutputText:
     """The tokens a request will generate, made page by page as they are asked for.
 
-    length_tokens counts the sampled end mark where the model stops by itself, as vLLM's usage does.
+    length_tokens counts the sampled end mark where the model stops by itself, as vLLM's usage does. The first
+    thinking_tokens of it are reasoning, which comes on top of what the model would say without.
     """
 
-    def __init__(self, prompt: bytes, *, max_tokens: int, min_tokens: int = 0, ignore_eos: bool = False) -> None:
+    def __init__(
+        self,
+        prompt: bytes,
+        *,
+        max_tokens: int,
+        min_tokens: int = 0,
+        ignore_eos: bool = False,
+        thinking_tokens: int = 0,
+    ) -> None:
         self._seed = int.from_bytes(hashlib.blake2b(prompt, digest_size=8).digest(), "little")
         low, high = _NATURAL_TOKENS
-        natural = max(low + self._seed % (high - low + 1), min_tokens + 1)
+        natural = max(low + self._seed % (high - low + 1), min_tokens + 1) + thinking_tokens
         self.stops = not ignore_eos and natural <= max_tokens
         self.length_tokens = natural if self.stops else max_tokens
+        self.thinking_tokens = min(thinking_tokens, self.length_tokens)
         self._text = ""
         self._pages = 0
 
@@ -44,6 +54,12 @@ class OutputText:
         if end > len(self._text):
             self._write_until(end)
         return self._text[end - TOKEN_BYTES : end]
+
+    def cut(self, length_tokens: int) -> None:
+        """End after so many tokens, whatever was to come."""
+        if length_tokens < self.length_tokens:
+            self.stops, self.length_tokens = False, length_tokens
+            self.thinking_tokens = min(self.thinking_tokens, length_tokens)
 
     def tokens(self, start: int, stop: int) -> bytes:
         """Ids of tokens start..stop-1, four bytes each."""

@@ -64,10 +64,13 @@ def encode_chat(
     tools: Sequence[Mapping[str, Any]] | None = None,
     *,
     add_generation_prompt: bool = True,
+    keep_reasoning: bool = False,
 ) -> bytes:
     """Token ids of a chat: tool schemas, then messages: START role SEPARATOR [call id SEPARATOR] content calls END.
 
     PromptError for a message that is not text. Call ids are rendered too: a client that loses one is found out.
+    keep_reasoning: the reasoning_content of a message comes before its content, as it was generated; else it is left
+    out.
     """
     parts: list[bytes] = []
     if tools:
@@ -80,6 +83,8 @@ def encode_chat(
         answers = message.get("tool_call_id")
         if answers is not None:
             parts += (encode_text(str(answers)), SEPARATOR)
+        if keep_reasoning:
+            parts.append(_encode_content(message.get("reasoning_content")))
         parts.append(_encode_content(message.get("content")))
         for call in message.get("tool_calls") or ():
             parts += (CALL, *_encode_call(call))
