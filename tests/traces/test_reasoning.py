@@ -25,4 +25,5 @@ from kvbench.traces.reasoning import carries_reasoning
 def test_what_is_reasoning(tmp_path: Path, line: dict[str, Any], carried: bool, separators: tuple[str, str]) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text(json.dumps({"kvbench_trace": 1}) + "\n" + json.dumps(line, separators=separators) + "\n")
-    assert carries_reasoning(path) is carried
+    with path.open("rb") as file:
+        assert carries_reasoning(file) is carried

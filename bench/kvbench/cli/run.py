@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from kvbench.errors import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_OK
+from kvbench.errors import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
     from kvbench.endpoints.profile import EndpointProfile
@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 
 
 def run(
-    trace: Annotated[str, typer.Argument(metavar="TRACE", help="A trace file, or the name of a bundled workload.")],
+    trace: Annotated[
+        str,
+        typer.Argument(
+            metavar="TRACE",
+            help="A trace (native, Weka, Mooncake; or a directory of Weka files), or a bundled workload's name.",
+        ),
+    ],
     endpoint: Annotated[
         str,
         typer.Option(
@@ -27,6 +33,14 @@ def run(
         ),
     ],
     model: Annotated[str | None, typer.Option(metavar="M", help="Replay every turn on this model.")] = None,
+    model_map: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A=B", help="Replay the trace's turns on model A on B; may be given again."),
+    ] = None,
+    nested_t: Annotated[
+        Literal["auto", "absolute", "relative"],
+        typer.Option(help="What times inside a Weka sub-agent count from: the trace's start, or the sub-agent's."),
+    ] = "auto",
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the run directory is made.")] = Path("runs"),
     time_scale: Annotated[
         float, typer.Option(metavar="F", help="Multiplies the trace's starts and pauses; 0: no pauses.")
@@ -60,7 +74,7 @@ def run(
     from kvbench.replay.run import Plan, replay
     from kvbench.replay.settings import RunSettings
     from kvbench.traces.bundled import resolve_trace
-    from kvbench.traces.native import open_trace
+    from kvbench.traces.importing import open_workload
 
     settings = RunSettings(
         time_scale=time_scale,
@@ -77,8 +91,11 @@ def run(
         salt=salt,
         output=output,
     ).check()
+    models = _model_map(model_map or ())
     with contextlib.ExitStack() as stack:
-        opened = stack.enter_context(open_trace(resolve_trace(trace)))
+        opened = stack.enter_context(open_workload(resolve_trace(trace), nested_t=nested_t))
+        for sentence in opened.imported.sentences() if opened.imported else ():
+            print(f"import: {sentence}", file=sys.stderr)
         profile, simulated = _endpoint(endpoint, settings.time_scale, stack)
         plan = Plan(
             trace=opened,
@@ -86,6 +103,7 @@ def run(
             settings=settings,
             out_dir=out,
             model=model,
+            model_map=models,
             command=("kvbench", *sys.argv[1:]),
             simulated=simulated,
         )
@@ -93,6 +111,20 @@ def run(
         run_dir = _in_event_loop(replay(plan, progress))
     summary = _show(run_dir, json)
     raise typer.Exit(exit_code(summary))
+
+
+def _model_map(pairs: Iterable[str]) -> dict[str, str]:
+    models: dict[str, str] = {}
+    for pair in pairs:
+        name, _, other = pair.partition("=")
+        if not name or not other:
+            raise UsageError(
+                f"--model-map {pair}: must be A=B, the trace's name of a model and the one to replay it on",
+                hint="for example --model-map claude-haiku-4-5=deepseek-flash",
+            )
+        if models.setdefault(name, other) != other:
+            raise UsageError(f"--model-map gives {name} twice: {models[name]} and {other}", hint="give one of them")
+    return models
 
 
 def _endpoint(

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 if TYPE_CHECKING:
+    from kvbench.traces.import_report import ImportReport
     from kvbench.traces.native import Validation
     from kvbench.traces.problems import TraceProblem
     from kvbench.traces.stats import TraceStats
 
 app = typer.Typer(help="Check and describe workloads.", no_args_is_help=True, rich_markup_mode=None)
 
-TraceArgument = Annotated[str, typer.Argument(metavar="TRACE", help="A trace file, or the name of a bundled workload.")]
+TraceArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TRACE",
+        help="A trace (native, Weka, Mooncake; or a directory of Weka files), or a bundled workload's name.",
+    ),
+]
+NestedOption = Annotated[
+    Literal["auto", "absolute", "relative"],
+    typer.Option(help="What times inside a Weka sub-agent count from: the trace's start, or the sub-agent's."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command()
-def validate(trace: TraceArgument, as_json: JsonOption = False) -> None:
+def validate(trace: TraceArgument, nested_t: NestedOption = "auto", as_json: JsonOption = False) -> None:
     """Check a trace and list every problem with its line. Exit code 0: it can be run; 2: it cannot."""
     from kvbench.errors import EXIT_USAGE
     from kvbench.traces.bundled import resolve_trace
-    from kvbench.traces.native import validate_trace
+    from kvbench.traces.importing import validate_workload
 
-    found = validate_trace(resolve_trace(trace))
+    found = validate_workload(resolve_trace(trace), nested_t=nested_t)
     if as_json:
         _print_json(_validation_json(found))
     else:
@@ -34,21 +45,23 @@ def validate(trace: TraceArgument, as_json: JsonOption = False) -> None:
 
 
 @app.command()
-def info(trace: TraceArgument, as_json: JsonOption = False) -> None:
+def info(trace: TraceArgument, nested_t: NestedOption = "auto", as_json: JsonOption = False) -> None:
     """Describe a trace: sessions, sub-agents, turns, tokens, pauses and shared prompts."""
     from kvbench.traces.bundled import resolve_trace
-    from kvbench.traces.native import open_trace
+    from kvbench.traces.importing import open_workload
     from kvbench.traces.stats import trace_stats
 
-    with open_trace(resolve_trace(trace)) as opened:
+    with open_workload(resolve_trace(trace), nested_t=nested_t) as opened:
         stats = trace_stats(opened)
         doubts = len(opened.warnings)
+        imported = opened.imported
     if as_json:
         import msgspec
 
-        _print_json({"trace": str(opened.path), **msgspec.to_builtins(stats)})
+        _print_json({"trace": str(opened.path), **msgspec.to_builtins(stats), "import": msgspec.to_builtins(imported)})
     else:
         _print_stats(stats, doubts, trace)
+        _print_import(imported)
 
 
 def _print_json(value: dict[str, Any]) -> None:
@@ -69,6 +82,7 @@ def _validation_json(found: Validation) -> dict[str, Any]:
         "warnings": msgspec.to_builtins(found.warnings),
         "problems_not_listed": found.dropped,
         "repairs": msgspec.to_builtins(found.repairs),
+        "import": msgspec.to_builtins(found.imported),
     }
 
 
@@ -87,6 +101,7 @@ def _print_validation(found: Validation) -> None:
     for what, count in repairs.items():
         if count:
             typer.echo(f"{found.path}: {what}: {count}")
+    _print_import(found.imported)
     if found.errors:
         typer.echo(f"{found.path}: cannot be run: {_count(len(found.errors), 'error')} listed above")
     else:
@@ -96,11 +111,22 @@ def _print_validation(found: Validation) -> None:
 
 
 def _print_problem(found: Validation, problem: TraceProblem) -> None:
-    where = f"{found.path}:{problem.line}: "
+    where = _where(found, problem)
     label = "" if problem.severity == "error" else "warning: "
     field = f"{problem.field}: " if problem.field else ""
     hint = f" ({problem.hint})" if problem.hint else ""
     typer.echo(f"{where}{label}{field}{problem.message}{hint}")
+
+
+def _where(found: Validation, problem: TraceProblem) -> str:
+    """Line 0 is the file as a whole."""
+    path = problem.file or found.path
+    return f"{path}:{problem.line}: " if problem.line else f"{path}: "
+
+
+def _print_import(imported: ImportReport | None) -> None:
+    for sentence in imported.sentences() if imported else ():
+        typer.echo(f"{'import':<10} {sentence}")
 
 
 def _print_stats(stats: TraceStats, doubts: int, trace: str) -> None:

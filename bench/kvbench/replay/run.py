@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,13 +54,15 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """What to replay where. model: overrides what the trace and the profile name. command: as the user typed it."""
+    """What to replay where. model: overrides what the trace and the profile name; model_map: some of the trace's names.
+    command: as the user typed it."""
 
     trace: TraceFile
     profile: EndpointProfile
     settings: RunSettings
     out_dir: Path
     model: str | None = None
+    model_map: Mapping[str, str] = field(default_factory=dict)
     command: tuple[str, ...] = ()
     simulated: dict[str, Any] | None = None
 
@@ -116,9 +118,11 @@ def _writer(plan: Plan, info: EndpointInfo, thinks: bool | None) -> RunWriter:
                 "sessions": trace.session_count,
                 "trees": trace.tree_count,
                 "turns": trace.turn_count,
+                "format": trace.imported.format if trace.imported else "native",
+                "import": msgspec.to_builtins(trace.imported),
             },
             settings=msgspec.to_builtins(plan.settings)
-            | {"model": plan.model}
+            | {"model": plan.model, "model_map": dict(plan.model_map)}
             | ({"thinking": "disabled"} if thinks is False else {}),
             seed=plan.settings.seed,
             environment=environment(),
@@ -172,13 +176,15 @@ class _Replay:
             with contextlib.suppress(FailedError):
                 self.writer.update(self._final_info(status, failure, began_ns, health))
 
+    def _sender(self, thinks: bool | None = None) -> EndpointSender:
+        plan = self.plan
+        return EndpointSender(self.endpoint, self.info, plan.settings, plan.model, thinks, plan.model_map)
+
     # ------------------------------------------------------------------------------------------------ measuring
 
     async def _measure(self) -> ClientHealth:
         settings = self.plan.settings
-        sender = EndpointSender(
-            self.endpoint, self.info, settings, self.plan.model, thinking(self.plan.trace, self.info, settings)
-        )
+        sender = self._sender(thinking(self.plan.trace, self.info, settings))
         rate = self.plan.profile.limits.requests_per_minute
         runner = Runner(
             self.plan.trace,
@@ -300,7 +306,7 @@ class _Replay:
             )
             return
         settings = self.plan.settings
-        sender = EndpointSender(self.endpoint, self.info, settings, self.plan.model)
+        sender = self._sender()
         prompts = PromptReplay(
             self.plan.trace,
             self.arrivals,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from kvbench.endpoints.client import Endpoint
@@ -19,7 +20,7 @@ def thinking(trace: TraceFile, info: EndpointInfo, settings: RunSettings) -> boo
     wants them back): thinking is then disabled. None leaves it to the endpoint."""
     if info.dialect != "deepseek" or settings.history == "live":
         return None
-    return None if carries_reasoning(trace.path) else False
+    return None if carries_reasoning(trace) else False
 
 
 class EndpointSender:
@@ -32,7 +33,9 @@ class EndpointSender:
         settings: RunSettings,
         model: str | None,
         thinking: bool | None = None,
+        model_map: Mapping[str, str] | None = None,
     ) -> None:
+        self._model_map = model_map or {}
         self._thinking = thinking
         self._endpoint = endpoint
         self._info = info
@@ -57,16 +60,18 @@ class EndpointSender:
         )
 
     def model(self, prompt: Prompt) -> str:
-        """--model wins over the trace, the trace over the profile."""
+        """--model wins over the trace, the trace over the profile; --model-map replaces some of the trace's names."""
         if self._model is not None or prompt.model is None:
             return self._info.model
-        if self._info.models and prompt.model not in self._info.models:
+        model = self._model_map.get(prompt.model, prompt.model)
+        if self._info.models and model not in self._info.models:
+            mapped = "" if model == prompt.model else f" (from {prompt.model!r} by --model-map)"
             raise ConfigError(
-                f"the trace names the model {prompt.model!r}, which the endpoint does not serve; "
+                f"the trace names the model {model!r}{mapped}, which the endpoint does not serve; "
                 f"it serves {', '.join(self._info.models)}",
-                hint="add --model M to replay every turn on M",
+                hint=f"add --model M to replay every turn on M, or --model-map {prompt.model}=M for these",
             )
-        return prompt.model
+        return model
 
     async def send(self, request: Request) -> Record:
         return await self._endpoint.send(request)

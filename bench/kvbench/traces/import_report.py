@@ -5,26 +5,24 @@ from __future__ import annotations
 import msgspec
 
 _NOTES = {
-    "zero_output": "{n} requests had no output tokens; each asks for 1, the least an endpoint can give",
-    "clipped_pauses": "{n} requests began before the one they follow had ended; they follow without a pause",
-    "pauses_with_answer": "{n} pauses hold the answer's own time too, because the trace does not say how long it took",
-    "no_pause_known": "{n} requests have neither a time nor a pause; they follow at once",
-    "joined": "{n} sub-agents ended before their parent's next request, which waits for them",
-    "not_joined": "{n} sub-agents ran on beside their parent; nothing waits for them",
-    "started_early": "{n} sub-agents began while the request before them still ran; they start when it has ended",
-    "own_root": "{n} sub-agents began before their parent's first request; they start on their own, as roots",
-    "totals_differ": "{n} traces have totals that are not the sums of their requests",
-    "renamed": "{n} sessions had a name that was taken, and got another",
-    "surrogates": "{n} halves of surrogate pairs were replaced by U+FFFD",
-    "out_of_order": "{n} rows are earlier than the row before; arrivals follow the timestamps, rows of the same "
-    "timestamp (and --sessions and --rate) the file",
-    "hash_ids_left_out": "{n} rows have messages and hash ids; the messages are sent",
-    "answers_missing": "{n} rows add messages without the answers before them; --history live puts those in",
-    "row_extra": "{n} rows have request fields of their own (extra); they are kept, and not sent",
-}
-_DROPPED = {
-    "empty_trace": "traces without any request",
-    "empty_subagent": "sub-agents without any request",
+    "zero_output": "requests without output tokens: {n} (each asks for 1, the least an endpoint can give)",
+    "clipped_pauses": "requests that began before the one they follow had ended: {n} (they follow without a pause)",
+    "pauses_with_answer": "pauses that hold the answer's own time too: {n} (the trace does not say how long it took)",
+    "no_pause_known": "requests with neither a time nor a pause: {n} (they follow at once)",
+    "joined": "sub-agents that ended before their parent's next request: {n} (it waits for them)",
+    "not_joined": "sub-agents that ran on beside their parent: {n} (nothing waits for them)",
+    "started_early": "sub-agents that began while the request before them still ran: {n} (they start at its end)",
+    "own_root": "sub-agents that began before their parent's first request: {n} (they start on their own, as roots)",
+    "totals_differ": "traces whose totals are not the sums of their requests: {n}",
+    "renamed": "sessions whose name was taken: {n} (each got another)",
+    "surrogates": "halves of surrogate pairs replaced by U+FFFD: {n}",
+    "out_of_order": "rows earlier than the row before: {n} (arrivals follow the timestamps; those of one timestamp, "
+    "--sessions and --rate follow the file)",
+    "hash_ids_left_out": "rows with messages and hash ids: {n} (the messages are sent)",
+    "answers_missing": "rows that add messages without the answer before them: {n} (--history live puts it in)",
+    "row_extra": "rows with request fields of their own (extra): {n} (kept, and not sent)",
+    "empty_trace": "left out, traces without any request: {n}",
+    "empty_subagent": "left out, sub-agents without any request: {n}",
 }
 
 
@@ -51,12 +49,11 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def sentences(self) -> list[str]:
         """The report for people: what was read first, then what was changed, each sentence with its count."""
-        unit = "traces" if self.format == "weka" else "rows"
-        files = "" if self.files == 1 else f" in {self.files:,} files"
-        agents = f", {self.sub_agents:,} of them sub-agents" if self.sub_agents else ""
-        out = [
-            f"{self.format}: {self.units:,} {unit}{files}; {self.sessions:,} sessions{agents}, {self.turns:,} turns",
-        ]
+        unit = "trace" if self.format == "weka" else "row"
+        files = "" if self.files == 1 else f" in {_count(self.files, 'file')}"
+        agents = f" ({_count(self.sub_agents, 'sub-agent')} among them)" if self.sub_agents else ""
+        sessions = _count(self.sessions, "session")
+        out = [f"{self.format}: {_count(self.units, unit)}{files}; {sessions}{agents}, {_count(self.turns, 'turn')}"]
         if self.block_size is not None:
             out.append(f"block size {self.block_size} ({self.block_size_from})")
         if self.format == "weka" and self.units > 1:
@@ -71,8 +68,10 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
         if self.marker:
             readings = ", ".join(f"its {where} in {n:,}" for where, n in sorted(self.marker.items()))
             out.append(f"the time of a sub-agent's entry is {readings}")
-        out.extend(text.format(n=f"{self.notes[code]:,}") for code, text in _NOTES.items() if code in self.notes)
-        out.extend(
-            f"left out: {self.dropped[code]:,} {text}" for code, text in _DROPPED.items() if code in self.dropped
-        )
+        counts = {**self.notes, **self.dropped}
+        out.extend(text.format(n=f"{counts[code]:,}") for code, text in _NOTES.items() if code in counts)
         return out
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -154,6 +154,10 @@ class TraceFile:
         self._check_unchanged()
         return [_whole(self._line_at(offset)) for offset in self._index.head_offsets]
 
+    def fileno(self) -> int:
+        """Of the native lines: the file itself, or what was made of one of another format."""
+        return self._stream.fileno()
+
     def close(self) -> None:
         self._stream.close()
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import mmap
 import re
-from pathlib import Path
+from typing import BinaryIO
+
+from kvbench.traces.native import TraceFile
 
 _REASONING = re.compile(rb'"reasoning(?:_content)?"\s*:\s*"[^"]')
 """A message's own field with a text in it. Inside a text the quotes would be escaped, and in a tool's schema the value
 is an object."""
 
 
-def carries_reasoning(path: Path) -> bool:
-    """Whether any message in the trace file has `reasoning_content` (or `reasoning`) that is not empty. Reads the file
+def carries_reasoning(trace: TraceFile | BinaryIO) -> bool:
+    """Whether any message in the trace has `reasoning_content` (or `reasoning`) that is not empty. Reads the file
     to the first one, without decoding it."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with mmap.mmap(trace.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return _REASONING.search(content) is not None
