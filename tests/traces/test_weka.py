@@ -1,0 +1,485 @@
+"""Weka / kv-cache-tester traces: every request keeps its length and its blocks, sub-agents their place in time."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvbench.errors import InputError
+from kvbench.model import Recorded, Session, TurnRef
+from kvbench.traces.importing import open_workload, validate_workload
+
+DATA = os.environ.get("KVBENCH_TEST_DATA")
+needs_data = pytest.mark.skipif(DATA is None, reason="KVBENCH_TEST_DATA is not set")
+
+
+def request(t: float, ids: list[int], **fields: Any) -> dict[str, Any]:
+    base = {"t": t, "type": "n", "model": "big", "in": 64 * len(ids) + 5, "out": 7, "hash_ids": ids, "api_time": 2.0}
+    return {**base, **fields}
+
+
+def agent(t: float, *requests: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"t": t, "type": "subagent", "agent_id": "a1", "status": "completed", "requests": list(requests), **fields}
+
+
+def trace(*entries: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"id": "w", "models": [], "block_size": 64, "hash_id_scope": "local", "requests": list(entries), **fields}
+
+
+def write(tmp_path: Path, *traces: dict[str, Any]) -> Path:
+    path = tmp_path / "w.jsonl"
+    path.write_text("".join(json.dumps(obj) + "\n" for obj in traces))
+    return path
+
+
+def sessions_of(path: Path, **options: Any) -> dict[str, Session]:
+    with open_workload(path, **options) as opened:
+        return {session.session_id: session for tree in opened.trees() for session in tree.sessions}
+
+
+def ids_of(session: Session) -> list[list[int]]:
+    """Each turn's whole list of ids."""
+    out: list[list[int]] = []
+    for turn in session.turns:
+        assert turn.hash_ids is not None
+        out.append((out[-1][: turn.keep_blocks or 0] if out else []) + list(turn.hash_ids))
+    return out
+
+
+# ------------------------------------------------------------------------------------------------------- a trace
+
+
+def test_a_request_keeps_what_it_was(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        trace(
+            request(0.0, [1, 2, 3], type="s", ttft=0.5, stop="tool_use"),
+            request(10.0, [1, 2, 9, 4], think_time=7.5, model="small", out=0, **{"in": 4 * 64 + 63}),
+            request(20.0, [1, 2, 9, 4, 5], model="small"),
+            tool_tokens=300,
+        ),
+    )
+    (session,) = sessions_of(path).values()
+    one, two, three = session.turns
+    assert session.session_id == "w"
+    assert [turn.turn for turn in session.turns] == [0, 1, 2]
+    assert (one.start_s, one.delay_s, two.start_s, two.delay_s) == (0.0, 0.0, None, 7.5)
+    assert three.delay_s == 8.0, "20 less the end of the request before, 10 + 2"
+    assert [turn.input_tokens for turn in session.turns] == [197, 319, 325]
+    assert [turn.output_tokens for turn in session.turns] == [7, 1, 7]
+    assert [(turn.keep_blocks, turn.hash_ids) for turn in session.turns] == [
+        (None, (1, 2, 3)),
+        (2, (4, 5)),
+        (4, (6,)),
+    ]
+    assert [turn.model for turn in session.turns] == ["big", "small", None], "a model holds for the rest of its session"
+    assert one.recorded == Recorded(ttft_s=0.5, e2e_s=2.0)
+    assert (one.extra["streamed"], one.extra["stop"], one.extra["tool_tokens"]) == (True, "tool_use", 300)
+    assert [turn.line for turn in session.turns] == [1, 1, 1]
+
+
+def test_ids_of_different_traces_never_meet_and_those_of_one_still_do(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        trace(request(0.0, [1, 2]), agent(3.0, request(0.0, [1, 7]), duration_ms=2000), id="x"),
+        trace(request(0.0, [1, 2]), id="y"),
+    )
+    found = sessions_of(path)
+    assert ids_of(found["x"]) == [[1, 2]]
+    assert ids_of(found["x.a1"]) == [[1, 3]]
+    assert ids_of(found["y"]) == [[4, 5]]
+    with open_workload(path) as opened:
+        assert opened.imported is not None
+        assert (opened.imported.units, opened.imported.sub_agents, opened.imported.turns) == (2, 1, 3)
+        assert opened.header.block_size == 64
+    shared = sessions_of(
+        write(tmp_path, *(trace(request(0.0, [1, 2]), id=name, hash_id_scope="global") for name in "xy"))
+    )
+    assert ids_of(shared["x"]) == ids_of(shared["y"]) == [[1, 2]]
+
+
+def test_requests_that_overlap_follow_without_a_pause_and_are_counted(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        trace(
+            request(0.0, [1], api_time=30.0),
+            request(5.0, [1, 2], think_time=3.0),
+            request(6.5, [1, 2], api_time=None),
+            request(10.0, [1, 2]),
+        ),
+    )
+    with open_workload(path) as opened:
+        (tree,) = opened.trees()
+        assert [turn.delay_s for turn in tree.sessions[0].turns] == [0.0, 0.0, 0.0, 3.5]
+        assert opened.imported is not None
+        # 6.5 against 7.0 is rounding, no overlap; 3.5 s hold an answer of unknown length.
+        assert opened.imported.notes == {"clipped_pauses": 1, "pauses_with_answer": 1}
+
+
+# ---------------------------------------------------------------------------------------------------- sub-agents
+
+
+def blocking(**fields: Any) -> dict[str, Any]:
+    """As the public corpus has it: called at 12, the entry is dated by the end (50), nested times count from 12.5."""
+    nested = (request(0.0, [1, 8]), request(20.0, [1, 8, 9], api_time=16.0))
+    return trace(
+        request(0.0, [1], api_time=3.0),
+        request(8.0, [1, 2], api_time=4.0),
+        agent(50.0, *nested, duration_ms=37_500, **fields),
+        request(52.0, [1, 2, 3], think_time=40.0),
+    )
+
+
+def test_an_entry_dated_by_its_end_starts_when_it_was_called(tmp_path: Path) -> None:
+    with open_workload(write(tmp_path, blocking())) as opened:
+        (tree,) = opened.trees()
+        parent, child = tree.sessions
+        assert opened.imported is not None
+        assert (opened.imported.nested_t, opened.imported.marker) == ({"relative": 1}, {"end": 1})
+        assert opened.imported.notes == {"joined": 1}
+    first, second = child.turns
+    assert child.session_id == "w.a1"
+    assert (first.parent, first.delay_s, first.start_s) == (TurnRef("w", 1), 0.5, None)
+    assert second.delay_s == 18.0
+    assert parent.turns[2].after == ("w.a1",)
+    assert parent.turns[2].delay_s == 3.5, "52 less the end of the sub-agent's last request, 12.5 + 20 + 16"
+    assert all(turn.after == () for turn in parent.turns[:2])
+
+
+def test_an_entry_dated_by_its_start(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        trace(
+            request(0.0, [1], api_time=12.0),
+            agent(12.2, request(0.0, [8]), request(20.0, [8, 9]), duration_ms=23_000),
+            request(40.0, [1, 2]),
+        ),
+    )
+    with open_workload(path) as opened:
+        (tree,) = opened.trees()
+        assert opened.imported is not None
+        assert opened.imported.marker == {"start": 1}
+    parent, child = tree.sessions
+    assert (child.turns[0].parent, child.turns[0].delay_s) == (TurnRef("w", 0), 0.2)
+    assert (parent.turns[1].after, parent.turns[1].delay_s) == (("w.a1",), 5.8)
+
+
+@pytest.mark.parametrize("duration_ms", [25_000, None])
+def test_absolute_times_are_made_out(tmp_path: Path, duration_ms: int | None) -> None:
+    path = write(
+        tmp_path,
+        trace(
+            request(100.0, [1], api_time=12.0),
+            agent(112.2, request(113.0, [8]), request(130.0, [8, 9]), duration_ms=duration_ms),
+            request(140.0, [1, 2]),
+        ),
+    )
+    found = sessions_of(path)
+    assert found["w.a1"].turns[0].delay_s == 1.0
+    assert found["w"].turns[1].delay_s == 8.0
+    assert found["w"].turns[0].start_s == 100.0
+    with open_workload(path) as opened:
+        assert opened.imported is not None
+        assert opened.imported.nested_t == {"absolute": 1}
+        assert any("absolute in 1" in sentence for sentence in opened.imported.sentences())
+
+
+def test_nested_times_that_fit_no_reading_are_refused_unless_one_is_named(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        trace(request(0.0, [1])),
+        trace(
+            request(0.0, [1]),
+            agent(500.0, request(50.0, [8]), request(90.0, [8, 9]), duration_ms=10_000),
+            request(600.0, [1, 2]),
+        ),
+    )
+    with pytest.raises(InputError, match="fit no reading") as caught:
+        open_workload(path)
+    assert str(caught.value).startswith(f"{path}:2: requests[1]: ")
+    assert caught.value.hint is not None
+    assert "--nested-t" in caught.value.hint
+    assert sessions_of(path, nested_t="absolute")["w-2.a1"].turns[0].delay_s == 48.0, "called at 2, first request at 50"
+    with open_workload(path, nested_t="relative") as opened:
+        assert opened.imported is not None
+        assert (opened.imported.nested_t_asked, opened.imported.nested_t) == ("relative", {"relative": 1})
+
+
+def test_a_parent_that_goes_on_beside_its_sub_agent_does_not_wait(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        trace(
+            request(0.0, [1], api_time=10.0),
+            agent(10.0, request(0.0, [8]), request(50.0, [8]), duration_ms=52_000),
+            request(20.0, [1, 2], think_time=9.0),
+            request(90.0, [1, 2]),
+        ),
+    )
+    with open_workload(path) as opened:
+        (tree,) = opened.trees()
+        assert opened.imported is not None
+        assert opened.imported.notes == {"not_joined": 1}
+    assert [turn.after for turn in tree.sessions[0].turns] == [(), (), ()]
+    assert tree.sessions[0].turns[1].delay_s == 9.0
+
+
+def test_sub_agents_of_sub_agents_and_ones_with_nothing_of_their_own(tmp_path: Path) -> None:
+    inner = agent(8.0, request(0.0, [20]), duration_ms=3000, agent_id="in")
+    outer = agent(30.0, request(0.0, [8], api_time=4.0), inner, request(12.0, [8, 9]), duration_ms=18_000)
+    hollow = agent(45.0, agent(2.0, request(0.0, [30]), duration_ms=2000, agent_id="deep"), duration_ms=5000)
+    empty = agent(46.0)
+    path = write(tmp_path, trace(request(0.0, [1], api_time=12.0), outer, hollow, empty, request(60.0, [1, 2])))
+    with open_workload(path) as opened:
+        (tree,) = opened.trees()
+        assert opened.imported is not None
+        assert opened.imported.dropped == {"empty_subagent": 1}
+    found = {session.session_id: session for session in tree.sessions}
+    assert set(found) == {"w", "w.a1", "w.a1.in", "w.deep"}
+    assert found["w.a1"].parent == TurnRef("w", 0)
+    assert found["w.a1.in"].parent == TurnRef("w.a1", 0)
+    assert found["w.a1.in"].turns[0].delay_s == 1.0, "dated by its end: 12 + 8 - 3, and its caller ended at 12 + 4"
+    assert found["w.a1"].turns[1].after == ("w.a1.in",)
+    assert set(found["w"].turns[1].after) == {"w.a1", "w.deep"}
+
+
+def test_sub_agents_that_no_request_can_have_called_start_on_their_own(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        trace(agent(10.0, request(10.0, [8]), duration_ms=5000), request(100.0, [1, 8]), request(120.0, [1, 8])),
+    )
+    with open_workload(path) as opened:
+        assert [(entry.root_id, entry.start_s) for entry in opened.tree_entries] == [("w", 100.0), ("w.a1", 10.0)]
+        assert opened.imported is not None
+        assert opened.imported.notes["own_root"] == 1
+
+
+def test_a_sub_agent_called_while_its_caller_still_answered(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        trace(
+            request(0.0, [1], api_time=30.0),
+            agent(10.0, request(10.0, [8]), duration_ms=25_000),
+            request(90.0, [1]),
+        ),
+    )
+    with open_workload(path) as opened:
+        (tree,) = opened.trees()
+        assert opened.imported is not None
+        assert opened.imported.notes == {"joined": 1, "started_early": 1}
+    child = tree.sessions[1]
+    assert (child.parent, child.turns[0].delay_s) == (TurnRef("w", 0), 0.0)
+
+
+def test_names_that_are_taken_get_a_number(tmp_path: Path) -> None:
+    twice = [agent(4.0, request(4.0, [8])), agent(5.0, request(5.0, [9]))]
+    path = write(tmp_path, trace(request(0.0, [1]), *twice), trace(request(0.0, [1])))
+    assert set(sessions_of(path)) == {"w", "w.a1", "w.a1-2", "w-2"}
+
+
+# ---------------------------------------------------------------------------------------------------- bad traces
+
+
+@pytest.mark.parametrize(
+    ("bad", "field", "message"),
+    [
+        (
+            {"hash_ids": [1, 2, 3]},
+            "requests[1].hash_ids",
+            "3 block ids for 133 input tokens of block size 64; expected 2",
+        ),
+        ({"hash_ids": [1]}, "requests[1].hash_ids", "1 block ids for 133 input tokens"),
+        ({"hash_ids": None}, "requests[1].hash_ids", "missing, for 133 input tokens"),
+        ({"hash_ids": [1, "x"]}, "requests[1].hash_ids[1]", "expected int, got str"),
+        ({"in": 0}, "requests[1].in", "expected int >= 1"),
+        ({"in": None}, "requests[1].in", "missing"),
+        ({"out": None}, "requests[1].out", "missing"),
+        ({"out": -3}, "requests[1].out", "expected int >= 0"),
+        ({"t": -1.0}, "requests[1].t", "expected float >= 0"),
+        ({"t": "soon"}, "requests[1].t", "expected float, got str"),
+        ({"type": "x"}, "requests[1].type", 'unknown type "x"; n, s or subagent'),
+        ({"requests": [{"t": 0, "type": "n"}]}, "requests[1].requests", "only a sub-agent has requests"),
+    ],
+)
+def test_a_bad_request_is_named(tmp_path: Path, bad: dict[str, Any], field: str, message: str) -> None:
+    good = trace(request(0.0, [1]))
+    path = write(tmp_path, good, trace(request(0.0, [1]), {**request(9.0, [1, 2]), **bad}, id="v"))
+    with pytest.raises(InputError) as caught:
+        open_workload(path)
+    assert str(caught.value).startswith(f"{path}:2: {field}: ")
+    assert message in str(caught.value)
+    found = validate_workload(path)
+    assert [(error.line, error.field) for error in found.errors] == [(2, field)]
+    assert (found.sessions, found.turns) == (1, 1), "what is good is still counted"
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"block_size": 128}, "block_size"),
+        ({"hash_id_scope": "regional"}, "hash_id_scope"),
+        ({"requests": {}}, "requests"),
+    ],
+)
+def test_a_bad_trace_is_named(tmp_path: Path, fields: dict[str, Any], field: str) -> None:
+    path = write(tmp_path, trace(request(0.0, [1])), {**trace(request(0.0, [1], **{"in": 140}), id="v"), **fields})
+    with pytest.raises(InputError) as caught:
+        open_workload(path)
+    assert (caught.value.line, caught.value.field) == (2, field)
+
+
+def test_short_prompts_need_no_ids_and_traces_without_requests_are_left_out(tmp_path: Path) -> None:
+    path = write(tmp_path, trace(), trace(request(0.0, [], hash_ids=None), id="v"))
+    with open_workload(path) as opened:
+        assert [entry.root_id for entry in opened.tree_entries] == ["v"]
+        assert opened.imported is not None
+        assert opened.imported.dropped == {"empty_trace": 1}
+    with pytest.raises(InputError, match="not one request"):
+        open_workload(write(tmp_path, trace()))
+
+
+def test_totals_that_do_not_add_up_are_a_doubt(tmp_path: Path) -> None:
+    totals = {"parent_tokens": {"input": 69, "output": 8}, "subagent_count": 2}
+    with open_workload(write(tmp_path, trace(request(0.0, [1]), totals=totals))) as opened:
+        assert [(doubt.line, doubt.message) for doubt in opened.warnings] == [
+            (1, "totals.parent_tokens.output is 8, and the requests add up to 7"),
+            (1, "totals.subagent_count is 2, and there are 0"),
+        ]
+        assert opened.imported is not None
+        assert opened.imported.notes == {"totals_differ": 1}
+
+
+# ------------------------------------------------------------------------------------------------------ any trace
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> dict[str, Any]:
+    ids = st.lists(st.integers(0, 12), max_size=6, unique=True)
+    tokens = st.integers(0, 63)
+
+    def requests(start: float) -> list[dict[str, Any]]:
+        out, t = [], start
+        for blocks in draw(st.lists(ids, min_size=1, max_size=4)):
+            api = draw(st.sampled_from([None, 0.5, 3.0]))
+            more = max(draw(tokens), 1 - len(blocks))
+            out.append(request(t, blocks, api_time=api, **{"in": 64 * len(blocks) + more}))
+            t += draw(st.integers(0, 9))
+        return out
+
+    entries = requests(0.0)
+    for number in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, len(entries)))
+        entries.insert(at, agent(float(10 * at), *requests(0.0), agent_id=f"g{number}"))
+    return trace(*entries)
+
+
+@given(st.lists(traces(), min_size=1, max_size=3))
+def test_every_request_keeps_its_blocks_and_its_length(
+    tmp_path_factory: pytest.TempPathFactory, objects: list[dict[str, Any]]
+) -> None:
+    objects = [{**obj, "id": f"t{number}"} for number, obj in enumerate(objects)]
+    found = sessions_of(write(tmp_path_factory.mktemp("w"), *objects), nested_t="relative")
+    check_same(objects, found)
+
+
+def source_sessions(obj: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    yield obj["id"], [entry for entry in obj["requests"] if entry["type"] != "subagent"]
+    for entry in obj["requests"]:
+        if entry["type"] == "subagent":
+            yield f"{obj['id']}.{entry['agent_id']}", entry["requests"]
+
+
+def check_same(objects: list[dict[str, Any]], found: dict[str, Session]) -> None:
+    """Lengths are equal, and ids are equal up to new names: one name for each (trace, id), and never another's."""
+    names: dict[tuple[str, int], int] = {}
+    count = 0
+    for obj in objects:
+        for session_id, requests in source_sessions(obj):
+            session = found[session_id]
+            count += 1
+            assert [turn.input_tokens for turn in session.turns] == [request["in"] for request in requests]
+            assert [turn.output_tokens for turn in session.turns] == [max(request["out"], 1) for request in requests]
+            for made, request in zip(ids_of(session), requests, strict=True):
+                assert [
+                    names.setdefault((obj["id"], block), new)
+                    for new, block in zip(made, request["hash_ids"], strict=True)
+                ] == made
+    assert len(set(names.values())) == len(names)
+    assert count == len(found)
+
+
+# ----------------------------------------------------------------------------------------------- published traces
+
+
+def published() -> list[dict[str, Any]]:
+    assert DATA is not None
+    return [json.loads(path.read_text()) for path in sorted((Path(DATA) / "weka").glob("*.json"))]
+
+
+@needs_data
+def test_published_traces_open_with_their_lengths_ids_and_totals() -> None:
+    objects = published()
+    assert len(objects) == 10
+    with open_workload(Path(str(DATA)) / "weka") as opened:
+        found = {session.session_id: session for tree in opened.trees() for session in tree.sessions}
+        assert opened.warnings == (), "totals are right"
+        assert opened.imported is not None
+        assert opened.imported.nested_t == {"relative": 10}
+        assert opened.imported.marker == {"end": 10}
+    check_same(objects, found)
+    turns = [turn for session in found.values() for turn in session.turns]
+    assert sum(turn.input_tokens or 0 for turn in turns) == sum(
+        obj["totals"]["combined_tokens"]["input"] for obj in objects
+    )
+    for obj in objects:
+        # Each sub-agent starts within two seconds of the end of the request that called it: they block their parent.
+        for entry in obj["requests"]:
+            if entry["type"] == "subagent":
+                child = found[f"{obj['id']}.{entry['agent_id']}"]
+                assert child.turns[0].delay_s < 2.0
+                assert any(child.session_id in turn.after for turn in found[obj["id"]].turns)
+
+
+@needs_data
+def test_published_traces_share_blocks_as_an_independent_count_says() -> None:
+    """reference/weka_dev_lru.json, rows "inf": hits of an endless cache, requests of a trace by time, then file order;
+    all ten as one server, each from time 0, ids apart."""
+    assert DATA is not None
+    objects = published()
+    reference = {row["trace"]: row for row in json.loads((Path(DATA) / "reference" / "weka_dev_lru.json").read_text())}
+    found = sessions_of(Path(DATA) / "weka")
+    everything: list[tuple[float, int, int, list[int]]] = []
+    for number, obj in enumerate(objects):
+        ids = {name: iter(ids_of(found[name])) for name, _ in source_sessions(obj)}
+        rows: list[tuple[float, int, int, list[int]]] = []
+        for entry in obj["requests"]:
+            if entry["type"] == "subagent":
+                child = ids[f"{obj['id']}.{entry['agent_id']}"]
+                rows += [
+                    (entry["t"] + r["t"], number, len(rows) + i, next(child)) for i, r in enumerate(entry["requests"])
+                ]
+            else:
+                rows.append((entry["t"], number, len(rows), next(ids[obj["id"]])))
+        expected = reference[f"{obj['id']}.json"]
+        assert (endless_hits(rows), sum(len(row[3]) for row in rows)) == (
+            expected["inf"]["hit_blocks"],
+            expected["blocks"],
+        )
+        everything += rows
+    assert endless_hits(everything) == reference["ALL-start-0-namespaced"]["inf"]["hit_blocks"]
+
+
+def endless_hits(rows: list[tuple[float, int, int, list[int]]]) -> int:
+    seen: set[int] = set()
+    hits = 0
+    for *_, ids in sorted(rows, key=lambda row: row[:3]):
+        for block in ids:
+            if block not in seen:
+                break
+            hits += 1
+        seen.update(ids)
+    return hits
