@@ -62,9 +62,8 @@ def test_classes_of_hits() -> None:
         (100, 0, 0, 0),  # none, though the ceiling is reached
         (100, 96, 96, 96),
         (100, 80, 96, 96),
-        (100, 68, None, None),  # no expectation: 100 - 2 * 16 = 68
-        (100, 67, None, None),
+        (100, 68, None, None),  # no expectation: no class, whatever was hit
+        (100, 0, None, None),
         (100, None, 96, 96),  # no report: no class
     )
-    assert list(hit_classes(ok, 16)) == ["none", "full", "part", "full", "part"]
-    assert list(hit_classes(ok, None)) == ["none", "full", "part", "part", "part"]
+    assert list(hit_classes(ok)) == ["none", "full", "part"]

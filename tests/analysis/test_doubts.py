@@ -46,6 +46,8 @@ def test_a_clean_run_has_none() -> None:
     [
         ("failed_turns", "1 of 2 turns failed", [{}, {"error_class": "reset"}]),
         ("cached_not_reported", "1 of 2 turns", [{}, {"usage": Usage(input_tokens=9, output_tokens=3)}]),
+        ("sums_are_floors", "1 of 2 attempts reported no usage", [{}, {"error_class": "truncated", "usage": Usage()}]),
+        ("nothing_measured", "no measured turn succeeded", [{"error_class": "refused"}]),
         ("usage_not_believed", "cached > prompt", [{"usage": Usage(output_tokens=3, problem="cached > prompt")}]),
         ("hits_unexpected", "1 below, 0 above", [{"expectation": Expectation(rule="block 32", floor=96, ceiling=96)}]),
         ("sent_again", "1 of 2 requests were sent twice", [{}, {"clock": replace(CLOCK, retried_stale=True)}]),
@@ -82,8 +84,22 @@ def test_turns_held_back_by_limits_but_not_by_the_client() -> None:
 
 def test_warnings_of_the_run_come_first_and_once() -> None:
     seen = Warning(code="x", message="seen while it ran", advice="look")
-    assert list(warnings_of({"error_class": "reset"}, warnings=(seen, seen))) == ["x", "failed_turns"]
+    assert list(warnings_of({"error_class": "reset"}, warnings=(seen, seen))) == [
+        "x",
+        "nothing_measured",
+        "failed_turns",
+    ]
 
 
 def test_an_incomplete_run_says_why() -> None:
     assert "disk full" in warnings_of({}, status="failed", failure="disk full")["incomplete"].message
+
+
+def test_a_run_that_ended_before_its_expected_hits_were_worked_out_says_so() -> None:
+    assert "no_expectation" in warnings_of({}, status="interrupted")
+    assert "no_expectation" not in warnings_of({})
+
+
+def test_a_refused_request_is_no_missing_usage() -> None:
+    changes = {"error_class": "rate_limited", "http_status": 429, "usage": Usage()}
+    assert "sums_are_floors" not in warnings_of({}, changes)

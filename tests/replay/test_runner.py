@@ -344,3 +344,12 @@ async def test_an_error_of_the_observer_stops_the_run_and_is_raised_as_it_is(tmp
     replay.observer.on_record = full
     with pytest.raises(OSError, match="disk full"):
         await replay.run()
+
+
+async def test_a_turn_that_still_waits_for_a_limit_when_the_run_is_stopped_is_not_sent(tmp_path: Path) -> None:
+    lines = [line(f"s{k}", 0) for k in range(6)]
+    replay = Replay(tmp_path, lines, RunSettings(time_scale=0, max_in_flight=2, warmup=1))
+    replay.observer.on_record = lambda record: replay.runner.stop()
+    got = await replay.run()
+    assert len(got.records) == 2
+    assert sum(got.complete.values()) == 2

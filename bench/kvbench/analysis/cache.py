@@ -32,18 +32,15 @@ def eligible_hit_rate(ok: pd.DataFrame) -> float | None:
     return _ratio(pairs["cached_tokens"], pairs["input_tokens_before"] + pairs["output_tokens_before"])
 
 
-def hit_classes(ok: pd.DataFrame, block_size: int | None) -> pd.Series:
+def hit_classes(ok: pd.DataFrame) -> pd.Series:
     """Each reporting turn's class: none (no cached token), full (all that the rule allows), part (the rest).
 
-    The rule allows the expectation's ceiling. Where a turn has no expectation, full means that at most two blocks of
-    the input were computed (new text that ends in a part-filled block, and the block that is always recomputed); with
-    the block size unknown too, no turn is called full.
+    The rule allows the expectation's ceiling. Turns without an expectation are left out: what they could have hit is
+    not known, and a class that means something else for them would be compared with the real one.
     """
     told = reported(ok)
-    allowed = told["expected_ceiling_tokens"]
-    if block_size is not None:
-        allowed = allowed.fillna(told["input_tokens"] - 2 * block_size)
-    full = (told["cached_tokens"] >= allowed).fillna(False).astype(bool)
+    told = told[told["expected_ceiling_tokens"].notna()]
+    full = told["cached_tokens"] >= told["expected_ceiling_tokens"]
     classes = pd.Series("part", index=told.index, dtype=object)
     classes[full] = "full"
     classes[told["cached_tokens"] == 0] = "none"

@@ -25,8 +25,11 @@ def doubts(
 ) -> list[Warning]:
     found = [
         _incomplete(run),
+        _nothing_measured(ran),
+        _no_expectation(run, ran, expected),
         _failed(counts),
         _usage_missing(ran),
+        _sums_are_floors(ran),
         _usage_problem(run),
         _sent_again(run),
         _unexpected_hits(expected),
@@ -47,6 +50,44 @@ def _incomplete(run: Run) -> Warning | None:
         code="incomplete",
         message=f"the run is not complete (status {run.info.status}){why}",
         advice="its figures cover what was done before it stopped; run again before comparing them with others",
+    )
+
+
+def _nothing_measured(ran: Measured) -> Warning | None:
+    if len(ran.ok):
+        return None
+    return Warning(
+        code="nothing_measured",
+        message="no measured turn succeeded: there is nothing to judge",
+        advice="mend the failures, or let fewer turns be warm-up (--warmup)",
+    )
+
+
+def _no_expectation(run: Run, ran: Measured, expected: ExpectedHits | None) -> Warning | None:
+    """A run that was aborted or killed never came to work out its expected hits, and could not say so."""
+    told = any(warning.code in ("no_expectation", "expectation_incomplete") for warning in run.info.warnings)
+    if expected is not None or told or run.info.status == "done" or not ran.ok["cached_tokens"].notna().any():
+        return None
+    return Warning(
+        code="no_expectation",
+        message="no expected hits: the run ended before they were worked out",
+        advice="the hit rate is what the endpoint reports, with nothing to hold it against",
+    )
+
+
+def _sums_are_floors(ran: Measured) -> Warning | None:
+    """Attempts that the endpoint may have worked on, and bill, without having said what they took."""
+    attempts = ran.attempts
+    answered = attempts["http_status"].isna() | (attempts["http_status"] < 400)
+    silent = (
+        attempts["sent_at_s"].notna() & answered & (attempts["input_tokens"].isna() | attempts["output_tokens"].isna())
+    )
+    if not silent.any():
+        return None
+    return Warning(
+        code="sums_are_floors",
+        message=f"{int(silent.sum())} of {len(attempts)} attempts reported no usage: the token sums are without them",
+        advice="the endpoint may have worked on them and bill for them; read the sums as floors",
     )
 
 

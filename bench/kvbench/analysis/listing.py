@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kvbench.analysis.measured import measured
+from kvbench.analysis.measured import Measured, measured
 from kvbench.analysis.metrics import distribution, scalar
 from kvbench.errors import InputError, KvbenchError
-from kvbench.runs.reader import load_run, status_text
+from kvbench.runs.reader import Run, load_run, status_text
 from kvbench.runs.writer import RUN_FILE
 
 
@@ -23,6 +23,17 @@ def list_runs(directory: Path) -> list[dict[str, Any]]:
     return [_row(path) for path in sorted(directory.iterdir()) if path.is_dir() and not path.name.startswith(".")]
 
 
+def _status(run: Run, ran: Measured) -> str:
+    """What status_text says, and what makes the figures beside it doubtful."""
+    parts = [status_text(run.info, run.path)]
+    if run.info.trust is not None and run.info.trust.verdict == "degraded":
+        parts.append("DEGRADED")
+    failed = len(ran.finals) - len(ran.ok)
+    if failed:
+        parts.append(f"{failed:,} failed")
+    return ", ".join(parts)
+
+
 def _row(path: Path) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(
         ("run", "status", "started_at", "trace", "endpoint", "turns", "ttft_p50_s", "hit_rate", "problem")
@@ -35,7 +46,7 @@ def _row(path: Path) -> dict[str, Any]:
     ran = measured(run)
     info = run.info
     return row | {
-        "status": status_text(info, path),
+        "status": _status(run, ran),
         "started_at": info.started_at,
         "trace": info.trace.get("name") or info.name,
         "endpoint": info.endpoint.get("url"),

@@ -80,7 +80,11 @@ def disagreements(records: Sequence[Record], server: ServerFigures) -> list[Warn
     )
     if server.requests is None or not ttfts:
         return warnings
-    if abs(server.requests - len(ttfts)) > max(1.0, TRAFFIC_TOLERANCE * len(ttfts)):
+    sent = sum(r.clock.sent is not None for r in records)
+    # a request that was given up may have had its first token at the server, and not here
+    cancelled = sum(r.error_class == "cancelled" for r in records)
+    slack = max(1.0, TRAFFIC_TOLERANCE * len(ttfts))
+    if server.requests < len(ttfts) - slack or server.requests > max(sent, len(ttfts)) + cancelled + slack:
         warnings.append(
             Warning(
                 code="server_traffic",

@@ -46,7 +46,7 @@ def summarise(run: Run) -> Summary:
         ttft_s=ttft,
         ttft_adjusted_s=distribution(ran, "ttft_s", adjusted=True),
         ttft_scheduled_s=distribution(ran, "ttft_scheduled_s"),
-        ttft_by_hit_s=_ttft_by_hit(ran, info.server.get("block_size")),
+        ttft_by_hit_s=_ttft_by_hit(ran),
         ttfo_s=distribution(ran, "ttfo_s"),
         tpot_s=distribution(ran, "tpot_s"),
         icl_s=distribution(ran, "icl_s"),
@@ -58,7 +58,8 @@ def summarise(run: Run) -> Summary:
         cache_write_tokens=total(ran.attempts, "cache_write_tokens"),
         output_tokens=total(ran.attempts, "output_tokens"),
         reasoning_tokens=total(ran.attempts, "reasoning_tokens"),
-        wanted_output_tokens=total(got, "wanted_output_tokens"),
+        # a sum over some turns would be read against the output of all
+        wanted_output_tokens=total(got, "wanted_output_tokens") if got["wanted_output_tokens"].notna().all() else None,
         hit_rate=scalar(ran, "hit_rate"),
         hit_rate_turns=len(told),
         eligible_hit_rate=scalar(ran, "eligible_hit_rate"),
@@ -86,8 +87,8 @@ def request_counts(ran: Measured) -> RequestCounts:
     )
 
 
-def _ttft_by_hit(ran: Measured, block_size: int | None) -> dict[str, Quantiles]:
-    classes = cache.hit_classes(ran.ok, block_size)
+def _ttft_by_hit(ran: Measured) -> dict[str, Quantiles]:
+    classes = cache.hit_classes(ran.ok)
     ttft = ran.ok.loc[classes.index, "ttft_s"]
     return {name: quantiles(ttft[classes == name].dropna()) for name in cache.HIT_CLASSES}
 

@@ -5,6 +5,7 @@ Command modules import nothing heavy at their top: `kvbench --help` has to come 
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import Annotated
@@ -13,7 +14,7 @@ import typer
 
 from kvbench import __version__
 from kvbench.cli import run, runs, show, sim, trace
-from kvbench.errors import EXIT_INTERRUPTED, KvbenchError
+from kvbench.errors import EXIT_FAILED, EXIT_INTERRUPTED, KvbenchError
 
 app = typer.Typer(
     name="kvbench",
@@ -62,6 +63,12 @@ def main() -> None:
         # the reader of our output has left (head, less): no error of ours, and nothing more to say
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise
+        print(f"kvbench: the output cannot be written: {error.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_FAILED)
 
 
 if __name__ == "__main__":

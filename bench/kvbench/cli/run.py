@@ -173,10 +173,10 @@ def _show(run_dir: Path, as_json: bool) -> Summary:
 
 
 def exit_code(summary: Summary) -> int:
-    """130 interrupted; 3 degraded, or more than 1% of the turns failed; else 0."""
+    """130 interrupted; 3 degraded, nothing measured, or more than 1% of the turns failed; else 0."""
     if summary.status == "interrupted":
         return EXIT_INTERRUPTED
     failed = summary.requests.failed + summary.requests.skipped
-    if summary.trust.verdict == "degraded" or failed > 0.01 * summary.turns:
+    if summary.trust.verdict == "degraded" or not summary.requests.ok or failed > 0.01 * summary.turns:
         return EXIT_INCONCLUSIVE
     return EXIT_OK

@@ -20,6 +20,8 @@ class Line(NamedTuple):
 
 
 LABEL_WIDTH = 11
+CERTAIN_SHARE = 0.9
+"""Below this share of turns with a single expected value, that none differs says little."""
 _ANSI = {"good": "\x1b[32m", "warn": "\x1b[33m", "bad": "\x1b[1;31m"}
 
 
@@ -95,7 +97,8 @@ def _requests(summary: Summary) -> Line:
 def _errors(summary: Summary) -> Iterator[Line]:
     if summary.errors:
         by_count = sorted(summary.errors.items(), key=lambda item: (-item[1], item[0]))
-        yield Line("  failed", ", ".join(f"{safe(name)} {number:,}" for name, number in by_count), "bad")
+        classes = ", ".join(f"{safe(name)} {number:,}" for name, number in by_count)
+        yield Line("  failed", f"{classes}   (why: error_message in records.jsonl)", "bad")
 
 
 def _latencies(summary: Summary) -> Iterator[Line]:
@@ -152,11 +155,12 @@ def _expected(summary: Summary) -> str:
     rule = low if low == high else f"{low} to {high}"
     of = "" if expected.turns == summary.hit_rate_turns else f" on {plural(expected.turns, 'turn')}"
     outside = expected.below + expected.above
-    differ = (
-        "no turn differs"
-        if not outside
-        else f"{plural(outside, 'turn')} outside ({expected.below} below, {expected.above} above)"
-    )
+    if outside:
+        differ = f"{plural(outside, 'turn')} outside ({expected.below} below, {expected.above} above)"
+    elif expected.exact >= CERTAIN_SHARE * expected.turns:
+        differ = "no turn differs"
+    else:
+        differ = f"no turn outside, but only {expected.exact:,} of {expected.turns:,} have a single expected value"
     return f"; expected {rule}{of}, {differ}"
 
 

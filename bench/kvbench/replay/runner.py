@@ -190,7 +190,11 @@ class Runner:
                 if not await self._until(scheduled_ns):
                     live.complete = False
                     return
-                last = await self._attempts(live, turn, prompt, scheduled_ns)
+                sent = await self._attempts(live, turn, prompt, scheduled_ns)
+                if sent is None:
+                    live.complete = False
+                    return
+                last = sent
                 ended_ns = last.clock.end if last.clock.end is not None else self._now_ns()
                 ended = _Moment(ended_ns, max(moment.trace_s for moment in waits) + turn.delay_s)
                 self.trace_s = max(self.trace_s, ended.trace_s)
@@ -231,15 +235,22 @@ class Runner:
 
     # -------------------------------------------------------------------------------------------------- one turn
 
-    async def _attempts(self, live: _LiveTree, turn: Turn, prompt: Prompt, scheduled_ns: int) -> Record:
-        """Send a turn until it is answered, cannot be, or the retries are used up; returns the final record."""
+    async def _attempts(self, live: _LiveTree, turn: Turn, prompt: Prompt, scheduled_ns: int) -> Record | None:
+        """Send a turn until it is answered, cannot be, or the retries are used up; returns the final record.
+
+        None: the run was told to stop while the turn still waited for a limit, so it was never sent.
+        """
         body = self._sender.body(prompt, turn.output_tokens)
         due = scheduled_ns
-        phase: Phase = "warmup" if self._turns_started < self._settings.warmup else "measure"
-        self._turns_started += 1
+        phase: Phase | None = None
         attempt = 0
         while True:
             async with self._limits.slot() as wait_ns:
+                if phase is None:
+                    if self._stopping:
+                        return None
+                    phase = "warmup" if self._turns_started < self._settings.warmup else "measure"
+                    self._turns_started += 1
                 request = self._request(live, turn, body, scheduled_ns=scheduled_ns, due=due, attempt=attempt)
                 request = replace(request, phase=phase, limit_wait_ns=wait_ns)
                 record = await self._send(request)
