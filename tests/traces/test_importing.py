@@ -1,0 +1,185 @@
+"""Any published format opens by its content, a big one in little memory, and leaves nothing behind."""
+
+import hashlib
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvbench.errors import FailedError, InputError
+from kvbench.traces.importing import open_workload, sniff, validate_workload
+
+NATIVE = '{"kvbench_trace": 1, "name": "n"}\n{"session_id": "a", "turn": 0, "append": []}\n'
+WEKA: dict[str, Any] = {
+    "id": "w",
+    "block_size": 64,
+    "hash_id_scope": "local",
+    "requests": [{"t": 0.0, "type": "n", "model": "m", "in": 130, "out": 9, "hash_ids": [1, 2]}],
+}
+ROW = {"timestamp": 0, "input_length": 655, "output_length": 52, "hash_ids": [0, 1]}
+BAILIAN = {"chat_id": 160, "parent_chat_id": -1, "timestamp": 62.5, "input_length": 48, "output_length": 80, "turn": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "format_"),
+    [
+        (NATIVE, "native"),
+        ("\ufeff" + NATIVE, "native"),
+        (json.dumps(WEKA), "weka"),
+        (json.dumps(WEKA) + "\n" + json.dumps(WEKA) + "\n", "weka"),
+        (json.dumps(WEKA, indent=1), "weka"),
+        ("\ufeff\n" + json.dumps(WEKA, indent=4) + "\n", "weka"),
+        (json.dumps(ROW), "mooncake"),
+        ("\n" + json.dumps(ROW) + "\n", "mooncake"),
+        ('{"delay": 5, "session_id": "a", "messages": []}', "mooncake"),
+        ('{"session_id": "a", "turn": 0, "hash_ids": [], "input_length": 1}', "native"),
+        (json.dumps({**BAILIAN, "hash_ids": [1, 2, 3]}), "native"),
+        ('{"session_id": "root", "turns": [{"messages": []}]}', "native"),
+        ('{"body": {"messages": []}, "timestamp": 5, "messages": []}', "native"),
+        ("[1, 2]", "native"),
+        ("{", "native"),
+        ("", "native"),
+    ],
+)
+def test_formats_are_told_apart_by_content(tmp_path: Path, text: str, format_: str) -> None:
+    """`native` is also what no reader claims: the native one says what is wrong with it."""
+    path = tmp_path / "no-suffix"
+    path.write_text(text)
+    assert sniff(path) == format_
+
+
+def test_what_no_reader_knows_is_refused_as_it_always_was(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_text(json.dumps({**BAILIAN, "hash_ids": [1, 2, 3]}))
+    with pytest.raises(InputError, match="not a native kvbench trace"):
+        open_workload(path)
+    with pytest.raises(InputError, match="no such file"):
+        open_workload(tmp_path / "missing")
+
+
+def test_a_native_trace_is_opened_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "n.jsonl"
+    path.write_text(NATIVE)
+    with open_workload(path) as opened:
+        assert opened.imported is None
+        assert opened.header.name == "n"
+        assert opened.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_path_hash_and_size_are_the_sources(tmp_path: Path, indent: int | None) -> None:
+    path = tmp_path / "w.json"
+    path.write_text(json.dumps(WEKA, indent=indent) + "\n")
+    with open_workload(path) as opened:
+        assert opened.path == path
+        assert opened.header.name == "w"
+        assert opened.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+        assert opened.size_bytes == path.stat().st_size
+        assert opened.read_tree(0).sessions[0].turns[0].hash_ids == (1, 2)
+
+
+def test_what_is_made_of_a_trace_is_a_native_trace_again(tmp_path: Path) -> None:
+    path = tmp_path / "w.json"
+    path.write_text(json.dumps(WEKA))
+    with open_workload(path) as opened:
+        (tmp_path / "again.jsonl").write_bytes(b"".join([*opened.raw_head(), *opened.raw_lines(0)]))
+        with open_workload(tmp_path / "again.jsonl") as again:
+            assert again.imported is None
+            assert (again.header.name, again.header.block_size) == ("w", 64)
+            made, same = opened.read_tree(0).sessions[0].turns[0], again.read_tree(0).sessions[0].turns[0]
+            assert (made.hash_ids, made.input_tokens, made.extra) == (same.hash_ids, same.input_tokens, same.extra)
+
+
+def test_a_trace_over_many_lines_names_the_request_alone(tmp_path: Path) -> None:
+    path = tmp_path / "w.json"
+    path.write_text(json.dumps({**WEKA, "requests": [{**WEKA["requests"][0], "hash_ids": [1]}]}, indent=2))
+    with pytest.raises(InputError) as caught:
+        open_workload(path)
+    assert str(caught.value).startswith(f"{path}: requests[0].hash_ids: 1 block ids for 130 input tokens")
+    assert [error.line for error in validate_workload(path).errors] == [0]
+    path.write_text(json.dumps(WEKA, indent=2)[:-20])
+    with pytest.raises(InputError, match="ends inside its JSON"):
+        open_workload(path)
+
+
+def test_a_torn_first_line_of_many_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "w.jsonl"
+    path.write_text(json.dumps(WEKA)[:-5] + "\n" + json.dumps(WEKA) + "\n")
+    with pytest.raises(InputError, match="ends inside its JSON") as caught:
+        open_workload(path)
+    assert caught.value.line == 1
+    found = validate_workload(path)
+    assert ([error.line for error in found.errors], found.turns) == ([1], 1)
+
+
+def test_a_directory_is_its_files_in_order_of_their_names(tmp_path: Path) -> None:
+    for name, tokens in (("b.json", 130), ("a.json", 140), ("c.jsonl", 150)):
+        requests = [{**WEKA["requests"][0], "in": tokens}]
+        (tmp_path / name).write_text(json.dumps({**WEKA, "id": None, "requests": requests}))
+    (tmp_path / "README.md").write_text("not a trace")
+    with open_workload(tmp_path) as opened:
+        assert [entry.root_id for entry in opened.tree_entries] == ["a", "b", "c"]
+        assert [tree.sessions[0].turns[0].input_tokens for tree in opened.trees()] == [140, 130, 150]
+        assert opened.imported is not None
+        assert (opened.imported.files, opened.imported.units) == (3, 3)
+        first = opened.sha256
+    (tmp_path / "b.json").rename(tmp_path / "d.json")
+    with open_workload(tmp_path) as opened:
+        assert opened.sha256 != first, "the order of the traces is part of what is replayed"
+    (tmp_path / "c.jsonl").write_text('{"requests": [{"t": 0, "type": "n", "in": 1}]}')
+    with pytest.raises(InputError, match=r"c\.jsonl:1: requests\[0\]\.out: missing"):
+        open_workload(tmp_path)
+    found = validate_workload(tmp_path)
+    assert [(error.file, error.line) for error in found.errors] == [(str(tmp_path / "c.jsonl"), 1)]
+
+
+def test_a_directory_without_traces(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a directory without a trace file"):
+        open_workload(tmp_path)
+
+
+def test_no_more_than_one_object_is_in_memory(tmp_path: Path) -> None:
+    """A long session: 100 requests of up to 4,950 ids, of which each adds 50."""
+    path = tmp_path / "w.jsonl"
+    requests = []
+    for number in range(100):
+        ids = list(range(1000, 1000 + 50 * number))
+        requests.append({**WEKA["requests"][0], "t": number, "in": 64 * len(ids) + 1, "hash_ids": ids})
+    text = json.dumps({**WEKA, "requests": requests})
+    with path.open("w") as file:
+        for number in range(30):
+            file.write(text.replace('"id": "w"', f'"id": "w{number}"') + "\n")
+    size = path.stat().st_size
+    assert size > 40_000_000
+    tracemalloc.start()
+    try:
+        with open_workload(path) as opened:
+            made = sum(len(line) for i in range(opened.tree_count) for line in opened.raw_lines(i))
+            assert opened.turn_count == 3000
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert made < size / 15, "a turn holds what it adds"
+    assert peak < size / 2, "one object takes about nine times its text"
+
+
+def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text(json.dumps(ROW))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    with pytest.raises(FailedError, match="temporary file") as caught:
+        open_workload(path)
+    assert "TMPDIR" in str(caught.value.hint)
+
+
+def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    path = tmp_path / "m.jsonl"
+    path.write_text(json.dumps(ROW))
+    with open_workload(path) as opened:
+        assert opened.turn_count == 1
+        assert list(scratch.iterdir()) == [], "no name, so nothing stays even where the process is killed"
