@@ -64,6 +64,30 @@ def test_hits_equal_a_brute_force_leaf_lru(requests: list[list[int]], capacity: 
     assert [serve(pool, chain) for chain in requests] == brute_force(requests, capacity)
 
 
+@given(chains(), st.integers(1, 20))
+def test_a_limit_apart_from_the_pool_is_the_same_lru(requests: list[list[int]], limit: int) -> None:
+    pool = BlockPool(1000, idle_limit=limit)
+    assert [serve(pool, chain) for chain in requests] == brute_force(requests, limit)
+    assert pool.free == 999
+
+
+def test_blocks_without_content_do_not_count_against_the_limit() -> None:
+    pool = BlockPool(100, idle_limit=2)
+    blocks = pool.take([], 5)
+    assert blocks is not None
+    for block, block_hash in zip(blocks[:2], (1, 2), strict=True):
+        pool.publish(block, block_hash)
+    pool.release(blocks)
+    assert pool.find([1, 2]) == blocks[:2]
+    assert pool.evictions == 0
+    other = pool.take([], 1)
+    assert other is not None
+    pool.publish(other[0], 9)
+    pool.release(other)
+    assert pool.find([1, 2]) == blocks[:1]
+    assert pool.evictions == 1
+
+
 @pytest.mark.skipif(DATA is None, reason="KVBENCH_TEST_DATA is not set")
 @pytest.mark.parametrize(
     ("trace", "reference", "capacities"),

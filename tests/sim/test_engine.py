@@ -245,9 +245,9 @@ def test_an_aborted_request_frees_its_blocks_and_stays_silent() -> None:
     assert again.cached_tokens == 96
 
 
-def test_idle_ttl_scales_with_the_trace() -> None:
+def test_trace_time_scales_with_the_trace() -> None:
     for scale, cached in ((1.0, 96), (0.5, 0), (0.0, 96)):
-        engine = Engine(preset(idle_ttl_s=10), idle_ttl_scale=scale)
+        engine = Engine(preset(idle_ttl_s=10), trace_time_scale=scale)
         submit(engine, range(100), output=1)
         run(engine)
         again = submit(engine, range(100), output=1, at_ms=8000)

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from kvbench.errors import UsageError
-from kvbench.sim.presets import DEFAULT_PRESET, PRESETS, Preset, parse_settings, resolve_preset, settable
+from kvbench.sim.presets import DEFAULT_PRESET, PRESETS, Preset, parameters, parse_settings, resolve_preset, settable
 
 
 def test_every_parameter_has_a_unit_and_every_known_one_exists() -> None:
@@ -31,6 +31,17 @@ def test_settings_may_be_text_and_are_no_longer_known() -> None:
     assert msgspec.structs.asdict(resolve_preset("tiny")) == msgspec.structs.asdict(PRESETS["tiny"])
 
 
+def test_of_every_parameter_it_is_said_where_it_comes_from() -> None:
+    preset = resolve_preset("deepseek-api", {"unit_build_s": 5, "model": "other"})
+    rows = {row["name"]: (row["value"], row["status"], row["source"] is None) for row in parameters(preset)}
+    assert rows.keys() == settable().keys()
+    assert rows["prefix"] == ("units", "known", False)
+    assert rows["idle_ttl_s"] == (14_400.0, "assumed", False)
+    assert rows["decode_base_s"] == (0.012, "assumed", True)
+    assert rows["unit_build_s"] == (5.0, "set", True)
+    assert rows["model"] == ("other", "set", True)
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "text"),
     [
@@ -43,6 +54,12 @@ def test_settings_may_be_text_and_are_no_longer_known() -> None:
         ("tiny", {"decode_base_s": "nan"}, r"decode_base_s = nan \[s\]"),
         ("tiny", {"decode_base_s": "inf"}, r"decode_base_s = inf \[s\]"),
         ("tiny", {"idle_ttl_s": "0"}, "idle_ttl_s = 0"),
+        ("deepseek-api", {"granted_balance": "-1"}, r"granted_balance = -1 \[of currency\]: expected 0 up to"),
+        ("deepseek-api", {"price_hit_per_mtok": "nan"}, r"price_hit_per_mtok = nan .*: not a number"),
+        ("deepseek-api", {"price_hit_per_mtok": "much"}, r"price_hit_per_mtok = much \[of currency/10\^6 tokens\]"),
+        ("deepseek-api", {"currency": "EUR"}, r"currency = EUR \[name\]"),
+        ("deepseek-api", {"unit_interval_tokens": 1000}, "1000 tokens is no multiple of .* = 128 tokens"),
+        ("deepseek-api", {"unit_lapse_probability": 2}, r"unit_lapse_probability = 2 \[1\]"),
         ("tiny", {"num_blocks": 101}, r"max_model_len = 8192 tokens do not fit the pool: .* = 3200 tokens"),
     ],
 )

@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -126,6 +127,51 @@ def test_reset_is_refused_while_a_request_runs(client: httpx.Client) -> None:
         chunks = answer.iter_raw()
         next(chunks)
         assert client.post("/reset_prefix_cache").json() == {"reset": False}
+
+
+@contextmanager
+def tiny(**settings: Any) -> Iterator[httpx.Client]:
+    with (
+        SimProcess.start("tiny", settings={**QUICK, **settings}) as sim,
+        httpx.Client(base_url=sim.url, trust_env=False, timeout=20) as client,
+    ):
+        yield client
+
+
+def test_a_prompt_may_be_hit_to_its_last_token() -> None:
+    ids = list(range(64))
+    for recompute, expected in ((True, [0, 32, 32]), (False, [0, 64, 64])):
+        with tiny(recompute_last_token=recompute) as client:
+            answers = [complete(client, ids, 3) for _ in range(3)]
+            found = [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers]
+            assert found == expected
+            assert len({answer["choices"][0]["text"] for answer in answers}) == 1
+            assert [len(answer["choices"][0]["text"]) for answer in answers] == [12, 12, 12]
+
+
+def test_outputs_may_be_left_out_of_the_cache() -> None:
+    ids = list(range(100))
+    for keep, expected in ((True, 160), (False, 96)):
+        with tiny(cache_outputs=keep) as client:
+            answer = complete(client, ids, 70, return_token_ids=True)
+            # 169 tokens were computed: five blocks, three of which hold nothing but prompt.
+            assert cached(client, ids + answer["choices"][0]["token_ids"]) == expected
+
+
+def test_a_cache_may_be_smaller_than_the_pool() -> None:
+    for size, expected in (("null", 96), (6, 96), (5, 64)):
+        with tiny(cache_blocks=size) as client:
+            cached(client, list(range(100)), 20)  # three blocks, and one with nothing that could be hit
+            cached(client, list(range(1000, 1100)), 20)
+            assert cached(client, list(range(100))) == expected
+
+
+def test_units_may_be_what_a_vllm_hits() -> None:
+    with tiny(prefix="units", unit_granularity_tokens=16) as client:
+        common = list(range(100))
+        assert [cached(client, [*common, *range(n, n + 50)]) for n in (1000, 2000, 3000)] == [0, 0, 96]
+        assert client.post("/reset_prefix_cache").json() == {"reset": True}
+        assert cached(client, common) == 0
 
 
 # ---- shape of what is said
