@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -418,3 +419,54 @@ def test_a_server_that_dies_leaves_records_not_a_crash(tmp_path: Path) -> None:
     assert outcome["q", 1] == "refused"
     assert outcome["s", 0] in ("reset", "truncated")
     assert json.loads(out)["requests"] == {"ok": 1, "failed": 2, "skipped": 0, "retried": 0}
+
+
+ROWS = [
+    {"timestamp": 0, "input_length": 655, "output_length": 5, "hash_ids": [0, 1]},
+    {"timestamp": 500, "input_length": 1024, "output_length": 5, "hash_ids": [0, 2]},
+]
+
+
+def test_a_published_trace_runs_as_it_is_and_the_run_says_how_it_was_read(
+    kvbench: Kvbench, tmp_path: Path, sim: SimProcess
+) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    done = kvbench("run", path, "--endpoint", sim.url, "--time-scale", 1, "--json")
+    assert done.returncode == 0, done.stderr
+    assert "import: mooncake: 2 rows; 2 sessions, 2 turns\n" in done.stderr
+    assert json.loads(done.stdout)["input_tokens"] == 655 + 1024
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    info = json.loads((run_dir / "run.json").read_text())
+    assert (info["trace"]["format"], info["trace"]["import"]["units"], info["trace"]["file"]) == (
+        "mooncake",
+        2,
+        "m.jsonl",
+    )
+    again = kvbench("trace", "info", run_dir / "trace.jsonl", "--json")
+    assert json.loads(again.stdout)["input_tokens"] == 655 + 1024
+
+
+def test_models_of_the_trace_are_mapped(kvbench: Kvbench, tmp_path: Path, sim: SimProcess) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text("".join(json.dumps({**row, "model": f"big-{at}"}) + "\n" for at, row in enumerate(ROWS)))
+    common = ("run", path, "--endpoint", sim.url, "--time-scale", 0)
+    served = served_model(sim)
+    done = kvbench(*common, "--model-map", f"big-0={served}")
+    assert done.returncode == 2
+    assert "the trace names the model 'big-1', which the endpoint does not serve" in done.stderr
+    assert "--model-map big-1=M" in done.stderr
+    done = kvbench(*common, "--model-map", f"big-0={served}", "--model-map", f"big-1={served}")
+    assert done.returncode == 0, done.stderr
+    for pairs, message in (
+        (["big-0"], "--model-map big-0: must be A=B"),
+        (["a=b", "a=c"], "--model-map gives a twice: b and c"),
+    ):
+        done = kvbench(*common, *(word for pair in pairs for word in ("--model-map", pair)))
+        assert done.returncode == 2
+        assert message in done.stderr
+
+
+def served_model(sim: SimProcess) -> str:
+    with urllib.request.urlopen(f"{sim.url}/v1/models") as answer:
+        return str(json.load(answer)["data"][0]["id"])

@@ -99,3 +99,44 @@ def test_importing_the_command_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert {"msgspec", "numpy", "httpx", "pandas"}.isdisjoint(done.stdout.split())
     assert isinstance(app, typer.Typer)
+
+
+def weka(tmp_path: Path) -> Path:
+    path = tmp_path / "w.json"
+    nested = {"t": 0, "type": "n", "model": "small", "in": 70, "out": 3, "hash_ids": [9], "api_time": 1.0}
+    requests = [
+        {"t": 0, "type": "s", "model": "big", "in": 130, "out": 9, "hash_ids": [1, 2], "api_time": 4.0},
+        {"t": 9, "type": "subagent", "agent_id": "x", "duration_ms": 4500, "requests": [nested]},
+        {"t": 12, "type": "s", "model": "big", "in": 200, "out": 0, "hash_ids": [1, 2, 3], "api_time": 4.0},
+    ]
+    path.write_text(json.dumps({"id": "w", "block_size": 64, "hash_id_scope": "local", "requests": requests}))
+    return path
+
+
+def test_a_published_trace_is_described_with_how_it_was_read(tmp_path: Path) -> None:
+    path = weka(tmp_path)
+    result = CliRunner().invoke(app, ["info", str(path)])
+    assert result.exit_code == 0
+    assert "sessions   2: 1 roots, 1 sub-agents, depth 2" in result.stdout
+    assert "import     weka: 1 trace; 2 sessions (1 sub-agent among them), 3 turns" in result.stdout
+    assert "import     times inside sub-agents: relative in 1" in result.stdout
+    assert "import     requests without output tokens: 1" in result.stdout
+    shown = json.loads(CliRunner().invoke(app, ["info", str(path), "--json"]).stdout)
+    assert (shown["trace"], shown["input_tokens"], shown["output_tokens"]) == (str(path), 400, 13)
+    assert shown["import"]["nested_t"] == {"relative": 1}
+    assert shown["import"]["notes"] == {"joined": 1, "zero_output": 1}
+    shown = json.loads(CliRunner().invoke(app, ["info", str(path), "--json", "--nested-t", "absolute"]).stdout)
+    assert shown["import"]["nested_t"] == {"absolute": 1}
+
+
+def test_a_published_trace_is_validated_with_its_requests_named(tmp_path: Path) -> None:
+    path = weka(tmp_path)
+    result = CliRunner().invoke(app, ["validate", str(path)])
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-1] == f"{path}: valid, 2 sessions, 3 turns"
+    path.write_text(json.dumps(json.loads(path.read_text().replace("[9]", "[9, 8]")), indent=2))
+    result = CliRunner().invoke(app, ["validate", str(path)])
+    assert result.exit_code == 2
+    assert f"{path}: requests[1].requests[0].hash_ids: 2 block ids for 70 input tokens of block" in result.stdout
+    shown = json.loads(CliRunner().invoke(app, ["validate", str(path), "--json"]).stdout)
+    assert (shown["valid"], shown["errors"][0]["line"]) == (False, 0)

@@ -182,7 +182,7 @@ class WekaConverter:
         model: str | None = None
         for number, request in enumerate(session.requests):
             entry = request.entry
-            ids = self._renumbered(_hash_ids(request, block_size), before)
+            ids = _hash_ids(request, block_size)
             keep = shared_blocks(before, ids)
             before = ids
             waits = joins.get(number, [])
@@ -197,7 +197,7 @@ class WekaConverter:
                     after=tuple(agent.name for agent in waits),
                     input_tokens=entry.input,
                     output_tokens=_output_tokens(request, notes),
-                    hash_ids=tuple(ids[keep:]),
+                    hash_ids=self._renumbered(ids[keep:]),
                     keep_blocks=keep or None,
                     model=entry.model if entry.model and entry.model != model else None,
                     recorded=_recorded(entry),
@@ -209,16 +209,13 @@ class WekaConverter:
             for agent in agents:
                 self._session(agent, (session, number), block_size, line, {}, notes, turns)
 
-    def _renumbered(self, ids: list[int], before: list[int]) -> list[int]:
+    def _renumbered(self, ids: list[int]) -> tuple[int, ...]:
         known = self._ids
-        out = []
         for block in ids:
-            number = known.get(block)
-            if number is None:
-                number = known[block] = self._next_id
+            if block not in known:
+                known[block] = self._next_id
                 self._next_id += 1
-            out.append(number)
-        return out
+        return tuple(map(known.__getitem__, ids))
 
 
 # ------------------------------------------------------------------------------------------------ one trace's shape
