@@ -64,7 +64,7 @@ def test_runs_lists_every_state(base: Path) -> None:
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert lines[0].split() == ["run", "status", "when", "trace", "endpoint", "turns", "TTFT", "p50", "hit", "rate"]
-    assert lines[1].split("  ")[:2] == ["20261130T000000Z-a-000001", "done"]
+    assert lines[1].split("  ")[:2] == ["20261130T000000Z-a-000001", "done, 2 failed"]
     assert lines[1].endswith("http://127.0.0.1:8000/v1  6      0.075 s   64.8%")
     assert "INCOMPLETE (its kvbench ended without a word)" in lines[2]
     assert lines[3].startswith("not readable   20261130T000200Z-c-000003: ")
