@@ -1,0 +1,82 @@
+"""An exact least-recently-used cache of prefix blocks, evicted leaf first, as vLLM's pool of blocks does it.
+
+A request touches its blocks last to first, so a block is never older than the blocks that follow it and the oldest
+one of all is a leaf. Blocks found are touched, the rest is computed: a block that is there but was not taken as a hit
+(the last block of a prompt that ends with it is always computed again) then has a second copy.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+
+
+class LruPool:
+    """Blocks by id, oldest first. An id stands for the whole prefix up to its block (a chained hash, or such a trace's
+    block id). capacity: blocks; None = unlimited."""
+
+    def __init__(self, capacity: int | None = None) -> None:
+        self.capacity = capacity
+        self.stored = 0
+        """Blocks ever put in."""
+        self._order: OrderedDict[Hashable, Hashable] = OrderedDict()  # copy -> its block
+        self._further: dict[Hashable, list[Hashable]] = {}  # copies of a block beside the one named by its id
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def serve(self, blocks: Sequence[Hashable]) -> int:
+        """A request that comes after all others ended: how many leading blocks it finds; then it leaves all of its."""
+        found = self.leading(blocks)
+        self.touch(blocks, found)
+        if self.capacity is not None:
+            self.shrink(self.capacity)
+        return found
+
+    def leading(self, blocks: Sequence[Hashable]) -> int:
+        """How many leading blocks are there. By bisection: a block is there wherever one that follows it is."""
+        low, high = 0, len(blocks)
+        while low < high:
+            middle = (low + high) // 2
+            if blocks[middle] in self._order or blocks[middle] in self._further:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def touch(self, blocks: Sequence[Hashable], hits: int, unnamed: int = 0) -> None:
+        """Use `blocks`, of which the first `hits` are there and taken; then `unnamed` blocks of other content follow."""
+        order, further = self._order, self._further
+        for _ in range(unnamed):
+            self._store(None)
+        for block in reversed(blocks[hits:]):
+            if block in order or block in further:
+                self._store(block)
+            else:
+                order[block] = block
+                self.stored += 1
+        for block in reversed(blocks[:hits]):
+            # of several copies the first is taken
+            order.move_to_end(block if block in order else further[block][0])
+
+    def shrink(self, blocks: int) -> None:
+        """Evict the oldest until at most `blocks` are left."""
+        while len(self._order) > max(0, blocks):
+            copy, block = self._order.popitem(last=False)
+            if copy != block and block is not None:
+                copies = self._further[block]
+                copies.remove(copy)
+                if not copies:
+                    del self._further[block]
+
+    def _store(self, block: Hashable) -> None:
+        copy = (self.stored, block)
+        self.stored += 1
+        self._order[copy] = block
+        if block is not None:
+            self._further.setdefault(block, []).append(copy)
+
+    def forget(self, copies: Sequence[Hashable]) -> None:
+        """Take unnamed blocks out, as far as they are still there."""
+        for copy in copies:
+            self._order.pop(copy, None)
