@@ -117,6 +117,8 @@ async def discover(profile: EndpointProfile, model: str | None, fetch: Fetch, re
     if dialect == "auto" and {entry.get("owned_by") for entry in entries} == {deepseek.OWNER}:
         dialect = "deepseek"  # an aggregator lists other makers' models beside these
     names = tuple(entry["id"] for entry in entries)
+    if model is None and len(names) == 1:
+        model = names[0]  # its aliases below are no choice to be made
     if dialect == "deepseek":
         names = deepseek.with_aliases(names)
     chosen = _choose(model, names)
@@ -216,8 +218,6 @@ def _in_flight_limit(profile: EndpointProfile, dialect: str, model: str) -> int 
 def _choose(model: str | None, names: tuple[str, ...]) -> str:
     """The model to use; ConfigError where that cannot be decided."""
     if model is None:
-        if len(names) == 1:
-            return names[0]
         if not names:
             raise ConfigError("the endpoint lists no model", hint="name one: --model M")
         raise ConfigError(f"the endpoint serves {len(names)} models: {_listed(names)}", hint="choose one: --model M")
