@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kvbench.errors import InputError
 from kvbench.model import Recorded, Session, TurnRef
 from kvbench.traces.importing import open_workload, validate_workload
+from kvbench.traces.weka_times import AgentTimes, nested_reading
 
 DATA = os.environ.get("KVBENCH_TEST_DATA")
 needs_data = pytest.mark.skipif(DATA is None, reason="KVBENCH_TEST_DATA is not set")
@@ -187,6 +188,29 @@ def test_absolute_times_are_made_out(tmp_path: Path, duration_ms: int | None) ->
         assert opened.imported is not None
         assert opened.imported.nested_t == {"absolute": 1}
         assert any("absolute in 1" in sentence for sentence in opened.imported.sentences())
+
+
+@pytest.mark.parametrize(
+    ("at_s", "duration_s", "first_s", "end_s", "expected"),
+    [
+        (500.0, None, 0.0, 10.0, "relative"),
+        (500.0, None, 300.0, 310.0, "relative"),  # before its entry, which is its start where nothing else is known
+        (500.0, None, 499.0, 520.0, "absolute"),
+        (500.0, 20.0, 481.0, 499.0, "absolute"),
+        (500.0, 20.0, 501.0, 521.9, "absolute"),
+        (500.0, 20.0, 0.0, 21.9, "relative"),
+        (15.0, 20.0, 0.0, 19.0, "relative"),  # both fit: the sooner first request
+        (15.0, 20.0, 15.5, 19.0, "absolute"),
+    ],
+)
+def test_which_reading_fits_a_sub_agent(
+    at_s: float, duration_s: float | None, first_s: float, end_s: float, expected: str
+) -> None:
+    found = AgentTimes("requests[1]", at_s, duration_s, first_s, end_s)
+    assert nested_reading([found], "auto") == expected
+    certain = AgentTimes("requests[2]", 900.0, 9.0, 0.0, 8.0)
+    if expected == "relative":
+        assert nested_reading([found, certain], "auto") == "relative"
 
 
 def test_nested_times_that_fit_no_reading_are_refused_unless_one_is_named(tmp_path: Path) -> None:
