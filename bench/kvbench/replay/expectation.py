@@ -21,7 +21,7 @@ from kvbench.replay.prompts import Prompt, SessionPrompts, salt_for
 from kvbench.replay.schedule import Arrival
 from kvbench.replay.settings import RunSettings
 from kvbench.traces.native import TraceFile
-from kvbench.traces.prefix import BlockRule, HitModel, Sent
+from kvbench.traces.prefix import HitModel, Rule, Sent
 
 LOOKAHEAD = 4
 
@@ -111,7 +111,7 @@ class PromptReplay:
 async def expect_hits(
     sent_prompts: Iterator[tuple[Record, Prompt]],
     tokenize: Tokenize,
-    rule: BlockRule,
+    rule: Rule,
     settings: RunSettings,
     emit: Callable[[Record, Expectation], None],
 ) -> int:
@@ -123,7 +123,7 @@ async def expect_hits(
     def settle(key: str, expectation: Expectation) -> None:
         record = by_key.pop(key)
         if settings.salt == "none":
-            most = rule.usable_tokens(expectation.input_tokens or 0, expectation.input_tokens or 0)
+            most = rule.ceiling_tokens(expectation.input_tokens or 0, expectation.input_tokens or 0)
             expectation = replace(expectation, ceiling=most, reason="no salt: earlier traffic may have left more")
         if record.ok and record.final:
             emit(record, expectation)

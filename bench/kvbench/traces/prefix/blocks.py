@@ -1,68 +1,35 @@
-"""Expected prefix-cache hits on token ids, as an interval [floor, ceiling] per request.
+"""Hits in whole blocks of a stored prefix (rules `block`, `block-replay` and `steps`).
 
-The rule (first form) is vLLM's: a prompt of p tokens reports floor(min(match, p - 1) / block) * block cached tokens,
-where match is the longest prefix whose blocks an earlier request computed under the same salt; the last token is
-always computed. A block is *surely* there once a request that holds it had its first token before this one was sent,
-and *possibly* there once a request that holds it was sent before this one's first token. Where the two counts agree
-the expectation is a point; they differ only while an overlapping request shares a prefix that was not cached yet.
+A block is *surely* there once a request that holds it had its first token before this one was sent, and *possibly*
+there once a request that holds it was sent before this one's first token. Where the two counts agree the expectation
+is a point; they differ only while an overlapping request shares a prefix that was not cached yet.
 
 Generated tokens are cached too, all but the last sampled one. Where the server gave their ids they are blocks like any
 other, surely there once the request has ended. Else their ids are not known (re-tokenised output may have other ids),
 so they only raise the ceiling, by as many tokens as the re-sent text can share with them.
 
-Eviction is assumed to be none while everything ever stored fits the known capacity. Beyond it the floor is what an
-LRU of that size, less the most that running requests pinned, still holds; the ceiling stays.
+With a known capacity, what is there is also bounded by what was evicted (residency.py).
 """
 
 from __future__ import annotations
 
 import hashlib
 from array import array
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kvbench.model import Expectation
+from kvbench.traces.prefix.residency import Held, Residency
+from kvbench.traces.prefix.rules import FAR_NS, BlockRule, Sent, StepsRule
 
-FAR_NS = 1 << 62
-
-
-@dataclass(frozen=True)
-class BlockRule:
-    """Hits come in whole blocks of `block_size` tokens; capacity_tokens None = not known."""
-
-    block_size: int
-    capacity_tokens: int | None = None
-
-    @property
-    def name(self) -> str:
-        return f"block {self.block_size}"
-
-    def usable_tokens(self, match_tokens: int, prompt_tokens: int) -> int:
-        return min(match_tokens, prompt_tokens - 1) // self.block_size * self.block_size
+OVERLAP = "an overlapping request shares a prefix that was not cached yet"
+GENERATED = "the prompt may repeat generated tokens"
+EVICTION = "more was stored than the cache holds, and overlapping requests leave the order of eviction open"
+LAST_TOKEN = "whether a hit may include the last token is not documented"
 
 
-@dataclass(frozen=True)
-class Sent:
-    """A request as the expectation sees it. `ids` are the prompt's token ids (array of uint32).
-
-    first_token_ns: when its whole prompt was surely computed; None = never (it failed before that).
-    output_tokens: generated tokens, all but the last of which it may leave in the cache. output_ids: their ids, where
-    the server gave them.
-    """
-
-    key: str
-    session_id: str
-    salt: str
-    ids: array[int]
-    sent_ns: int
-    first_token_ns: int | None
-    end_ns: int | None
-    output_tokens: int = 0
-    output_ids: array[int] | None = None
-
-
-@dataclass
+@dataclass(slots=True)
 class _Tail:
     """The open end of a request's prompt: ids after its last whole block, then tokens it generated."""
 
@@ -70,7 +37,7 @@ class _Tail:
     extra_tokens: int
 
 
-@dataclass
+@dataclass(slots=True)
 class _Block:
     """Who can have brought a block into the cache: the first request that held it, and the first other one."""
 
@@ -80,118 +47,145 @@ class _Block:
     sure_ns: int = FAR_NS
 
 
-@dataclass
-class _Pending:
-    sent: Sent
-    hashes: list[bytes]
-    lru_blocks: int | None
-
-
-@dataclass
+@dataclass(slots=True)
 class _Session:
     ids: array[int] = field(default_factory=lambda: array("I"))
     hashes: list[bytes] = field(default_factory=list)
     salt: str = ""
     last: Sent | None = None
+    unnamed: list[Hashable] = field(default_factory=list)
 
 
-class HitModel:
-    """Feeds on requests in order of sending and gives each one's expectation to `emit(key, Expectation)`.
+@dataclass(slots=True)
+class _Pending:
+    sent: Sent
+    hashes: list[bytes]
+    generated: list[bytes]
+    session: _Session
+    repeats: bool
+    """Whether it may repeat generated tokens of unknown ids."""
+    held: Held
 
-    An expectation is emitted as soon as every request that could still matter (sent before its first token) is
-    known, so memory holds the blocks ever seen and the requests in flight, not the run.
-    """
 
-    def __init__(self, rule: BlockRule, emit: Callable[[str, Expectation], None]) -> None:
+class BlockHits:
+    """See HitModel, whose interface this is."""
+
+    def __init__(self, rule: BlockRule | StepsRule, emit: Callable[[str, Expectation], None]) -> None:
         self.rule = rule
         self._emit = emit
         self._blocks: dict[bytes, _Block] = {}
         self._tails: dict[bytes, list[_Tail]] = {}
         self._sessions: dict[str, _Session] = {}
-        self._pending: list[_Pending] = []
-        self._lru: OrderedDict[bytes, None] = OrderedDict()
-        self._evicted = False
-        self._running: list[tuple[int, int]] = []  # (end_ns, blocks) of requests that pin theirs
+        self._pending: deque[_Pending] = deque()
+        capacity = rule.capacity_tokens
+        self._residency = None if capacity is None else Residency(capacity // rule.block_size)
         self._last_sent_ns = -1
 
     def add(self, sent: Sent, resent_bytes: int = 0) -> None:
-        """Register a request. `resent_bytes` bounds how many tokens of the session's previous output this prompt
-        can repeat right after the previous prompt: the bytes the re-sent text has in common with that output."""
         if sent.sent_ns < self._last_sent_ns:
             raise ValueError("requests must come in order of sending")
         self._last_sent_ns = sent.sent_ns
         self._settle(sent.sent_ns)
         session = self._sessions.setdefault(sent.session_id, _Session())
-        self._open_tail(session, resent_bytes)
+        repeats = self._open_tail(session, resent_bytes)
         hashes = self._chain(session, sent)
-        computed_ns = sent.first_token_ns if sent.first_token_ns is not None else FAR_NS
         generated = self._generated(sent, hashes)
         for value in hashes:
-            self._hold(value, sent, computed_ns)
+            self._hold(value, sent, sent.computed_ns)
         for value in generated:
-            self._hold(value, sent, sent.end_ns if sent.end_ns is not None else FAR_NS)
-        total_blocks = -(-(len(sent.ids) + sent.output_tokens) // self.rule.block_size)
-        self._pending.append(_Pending(sent, hashes, self._touch_lru(sent, hashes, generated, total_blocks)))
+            self._hold(value, sent, sent.released_ns)
+        tokens = len(sent.ids) + max(0, sent.output_tokens - 1)
+        whole, part = divmod(tokens, self.rule.block_size)
+        held = Held(sent.sent_ns, sent.released_ns, whole, 1 if part else 0, failed=sent.first_token_ns is None)
+        if self._residency is not None:
+            self._residency.register(held)
+        self._pending.append(_Pending(sent, hashes, generated, session, repeats, held))
 
     def finish(self) -> None:
-        """Emit what is still pending: no further request will come."""
         self._settle(FAR_NS)
 
     # ------------------------------------------------------------------------------------------------ internals
 
-    def _hold(self, value: bytes, sent: Sent, computed_ns: int) -> None:
-        block = self._blocks.get(value)
-        if block is None:
-            block = self._blocks[value] = _Block(sent.key, sent.sent_ns)
-        elif block.other_ns == FAR_NS and block.holder != sent.key:
-            block.other_ns = sent.sent_ns
-        block.sure_ns = min(block.sure_ns, computed_ns)
-
-    def _generated(self, sent: Sent, hashes: list[bytes]) -> list[bytes]:
-        """Blocks that end in generated tokens of known ids."""
-        if sent.output_ids is None or len(sent.output_ids) < 2:
-            return []
-        whole = len(hashes)
-        size = self.rule.block_size
-        tail = sent.ids[whole * size :] + sent.output_ids[:-1]
-        return list(chain_hashes(tail, size, sent.salt, previous=hashes[-1] if hashes else None))
-
     def _settle(self, now_ns: int) -> None:
-        keep = []
-        for pending in self._pending:
-            if _decided_ns(pending.sent) <= now_ns:
-                self._emit(pending.sent.key, self._expect(pending))
-            else:
-                keep.append(pending)
-        self._pending = keep
+        while self._pending and self._pending[0].sent.decided_ns <= now_ns:
+            pending = self._pending.popleft()
+            self._emit(pending.sent.key, self._expect(pending))
 
     def _expect(self, pending: _Pending) -> Expectation:
         sent, rule = pending.sent, self.rule
-        looked_up_ns = _decided_ns(sent)
-        sure = possible = 0
-        for value in pending.hashes:
-            block = self._blocks[value]
-            if sure == possible and block.sure_ns <= sent.sent_ns:
-                sure += 1
-            elif (block.other_ns if block.holder == sent.key else block.possible_ns) >= looked_up_ns:
-                break
-            possible += 1
-        reason = "an overlapping request shares a prefix that was not cached yet" if possible > sure else None
+        sure, possible = self._stored(pending)
+        reason = OVERLAP if possible > sure else None
+        residency = self._residency
+        if residency is not None:
+            later = [p for p in self._pending if p.sent.sent_ns < sent.decided_ns]
+            named = pending.hashes + pending.generated
+            floor_blocks, ceiling_blocks = residency.find(pending.held, named, [p.held for p in later])
+            # what a later request brings is there if it overtook this one
+            overtaken = max((common_prefix(pending.hashes, p.hashes + p.generated) for p in later), default=0)
+            self._lapse(pending, named[floor_blocks:])
+            if floor_blocks < sure:
+                sure, reason = floor_blocks, EVICTION
+            possible = min(possible, max(ceiling_blocks, overtaken))
         ceiling_tokens = self._with_generated(sent, pending.hashes, possible)
         if ceiling_tokens > possible * rule.block_size:
-            reason = reason or "the prompt may repeat generated tokens"
-        if pending.lru_blocks is not None and pending.lru_blocks < sure:
-            sure = pending.lru_blocks
-            reason = "more was stored than the cache holds: floor by LRU"
-        floor = rule.usable_tokens(sure * rule.block_size, len(sent.ids))
-        ceiling = rule.usable_tokens(ceiling_tokens, len(sent.ids))
+            reason = reason or GENERATED
+        floor = rule.floor_tokens(sure * rule.block_size, len(sent.ids))
+        ceiling = rule.ceiling_tokens(ceiling_tokens, len(sent.ids))
+        if residency is not None:
+            self._store(residency, pending, floor, ceiling)
         return Expectation(
             rule=rule.name,
             input_tokens=len(sent.ids),
             floor=floor,
             ceiling=ceiling,
-            reason=reason if floor < ceiling else None,
+            reason=(reason or LAST_TOKEN) if floor < ceiling else None,
         )
+
+    def _stored(self, pending: _Pending) -> tuple[int, int]:
+        """Leading blocks surely and possibly stored, evictions aside."""
+        sent, blocks = pending.sent, self._blocks
+        key, sent_ns, looked_up_ns = sent.key, sent.sent_ns, sent.decided_ns
+        sure = possible = 0
+        for value in pending.hashes:
+            block = blocks[value]
+            if sure == possible and block.sure_ns <= sent_ns:
+                sure += 1
+            elif (block.other_ns if block.holder == key else block.possible_ns) >= looked_up_ns:
+                break
+            possible += 1
+        return sure, possible
+
+    def _lapse(self, pending: _Pending, evicted: list[bytes]) -> None:
+        """Blocks that may have been evicted are surely there again only when this request has computed them."""
+        sent, last = pending.sent, len(evicted) - len(pending.generated)
+        for i, value in enumerate(evicted):
+            block = self._blocks[value]
+            if block.sure_ns <= sent.sent_ns:
+                block.sure_ns = sent.computed_ns if i < last else sent.released_ns
+
+    def _store(self, residency: Residency, pending: _Pending, floor: int, ceiling: int) -> None:
+        session, size = pending.session, self.rule.block_size
+        if pending.repeats:
+            residency.may_be_repeated(session.unnamed)
+        named = pending.hashes + pending.generated
+        session.unnamed = residency.store(pending.held, named, floor // size, ceiling // size)
+
+    def _hold(self, value: bytes, sent: Sent, computed_ns: int) -> None:
+        block = self._blocks.get(value)
+        if block is None:
+            self._blocks[value] = _Block(sent.key, sent.sent_ns, FAR_NS, computed_ns)
+            return
+        if block.other_ns == FAR_NS and block.holder != sent.key:
+            block.other_ns = sent.sent_ns
+        if computed_ns < block.sure_ns:
+            block.sure_ns = computed_ns
+
+    def _generated(self, sent: Sent, hashes: list[bytes]) -> list[bytes]:
+        """Blocks that end in generated tokens of known ids."""
+        if sent.output_ids is None or len(sent.output_ids) < 2:
+            return []
+        tail = sent.ids[len(hashes) * self.rule.block_size :] + sent.output_ids[:-1]
+        return list(chain_hashes(tail, self.rule.block_size, sent.salt, previous=hashes[-1] if hashes else None))
 
     def _with_generated(self, sent: Sent, hashes: list[bytes], matched: int) -> int:
         """Tokens that match at most, when a prompt goes on where a request's output did."""
@@ -203,13 +197,14 @@ class HitModel:
                 best = max(best, end + tail.extra_tokens)
         return best
 
-    def _open_tail(self, session: _Session, resent_bytes: int) -> None:
+    def _open_tail(self, session: _Session, resent_bytes: int) -> bool:
         last = session.last
-        if last is None or resent_bytes <= 0 or last.output_tokens < 2:
-            return
+        if last is None or resent_bytes <= 0 or last.output_tokens < 2 or last.output_ids is not None:
+            return False
         whole = len(session.hashes)
         tail = _Tail(last.ids[whole * self.rule.block_size :].tobytes(), min(last.output_tokens - 1, resent_bytes))
         self._tails.setdefault(_tail_key(last.salt, session.hashes, whole), []).append(tail)
+        return True
 
     def _chain(self, session: _Session, sent: Sent) -> list[bytes]:
         """Chained hashes of the prompt's whole blocks; what the session's previous prompt had is not hashed again."""
@@ -219,41 +214,6 @@ class HitModel:
         hashes.extend(chain_hashes(sent.ids, self.rule.block_size, sent.salt, start=kept, previous=previous))
         session.ids, session.hashes, session.salt, session.last = sent.ids, hashes, sent.salt, sent
         return hashes
-
-    def _touch_lru(self, sent: Sent, hashes: list[bytes], generated: list[bytes], total_blocks: int) -> int | None:
-        """Leading blocks an LRU of the known capacity still holds; None while nothing was ever evicted.
-
-        Touched last to first, generated blocks before the prompt's, so that a tail goes before its head. What
-        running requests pin is taken off the capacity once more: their order of release is not known.
-        """
-        if self.rule.capacity_tokens is None:
-            return None
-        held = 0
-        for value in hashes:
-            if value not in self._lru:
-                break
-            held += 1
-        before = self._evicted
-        for i in range(total_blocks - len(hashes) - len(generated)):
-            self._lru[f"{sent.key}/{i}".encode()] = None
-        for value in reversed([*hashes, *generated]):
-            self._lru[value] = None
-            self._lru.move_to_end(value)
-        self._running = [(end, blocks) for end, blocks in self._running if end > sent.sent_ns]
-        pinned = sum(blocks for _, blocks in self._running)
-        self._running.append((sent.end_ns if sent.end_ns is not None else FAR_NS, total_blocks))
-        room = max(0, self.rule.capacity_tokens // self.rule.block_size - pinned)
-        while len(self._lru) > room:
-            self._lru.popitem(last=False)
-            self._evicted = True
-        return held if before else None
-
-
-def _decided_ns(sent: Sent) -> int:
-    """From when on no further request can change what this one found: its first token, or else its end."""
-    if sent.first_token_ns is not None:
-        return sent.first_token_ns
-    return sent.end_ns if sent.end_ns is not None else FAR_NS
 
 
 def _tail_key(salt: str, hashes: list[bytes], blocks: int) -> bytes:
@@ -272,13 +232,25 @@ def chain_hashes(
         yield value
 
 
+def common_prefix(a: Sequence[bytes], b: Sequence[bytes]) -> int:
+    """How many leading hashes two chains share, by bisection: chained hashes agree up to where they part."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[middle - 1] == b[middle - 1]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
 def _common_blocks(a: array[int], b: array[int], block_size: int) -> int:
     """How many whole leading blocks two prompts share, by bisection on equality of bytes."""
     low, high = 0, min(len(a), len(b)) // block_size
-    left, right, width = memoryview(a).cast("B"), memoryview(b).cast("B"), block_size * a.itemsize
+    left, right, width = a.tobytes(), b.tobytes(), block_size * a.itemsize
     while low < high:
         middle = (low + high + 1) // 2
-        if left[: middle * width] == right[: middle * width]:
+        if left[low * width : middle * width] == right[low * width : middle * width]:
             low = middle
         else:
             high = middle - 1

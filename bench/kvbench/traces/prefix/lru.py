@@ -44,11 +44,11 @@ class LruPool:
                 high = middle
         return low
 
-    def touch(self, blocks: Sequence[Hashable], hits: int, unnamed: int = 0) -> None:
-        """Use `blocks`, of which the first `hits` are there and taken; then `unnamed` blocks of other content follow."""
+    def touch(self, blocks: Sequence[Hashable], hits: int, unnamed: int = 0) -> list[Hashable]:
+        """Use `blocks`, of which the first `hits` are there and taken; `unnamed` blocks of other content follow them.
+        Returns names of those, for `forget`."""
         order, further = self._order, self._further
-        for _ in range(unnamed):
-            self._store(None)
+        names = [self._store(None) for _ in range(unnamed)]
         for block in reversed(blocks[hits:]):
             if block in order or block in further:
                 self._store(block)
@@ -58,6 +58,7 @@ class LruPool:
         for block in reversed(blocks[:hits]):
             # of several copies the first is taken
             order.move_to_end(block if block in order else further[block][0])
+        return names
 
     def shrink(self, blocks: int) -> None:
         """Evict the oldest until at most `blocks` are left."""
@@ -69,14 +70,15 @@ class LruPool:
                 if not copies:
                     del self._further[block]
 
-    def _store(self, block: Hashable) -> None:
+    def forget(self, copies: Sequence[Hashable]) -> None:
+        """Take unnamed blocks out, as far as they are still there."""
+        for copy in copies:
+            self._order.pop(copy, None)
+
+    def _store(self, block: Hashable) -> Hashable:
         copy = (self.stored, block)
         self.stored += 1
         self._order[copy] = block
         if block is not None:
             self._further.setdefault(block, []).append(copy)
-
-    def forget(self, copies: Sequence[Hashable]) -> None:
-        """Take unnamed blocks out, as far as they are still there."""
-        for copy in copies:
-            self._order.pop(copy, None)
+        return copy

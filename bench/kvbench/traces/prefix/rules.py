@@ -130,7 +130,11 @@ class UnitsRule:
 
     @property
     def name(self) -> str:
-        grain = f"{self.fine_tokens}" if self.granularity_tokens is not None else f"{self.fine_tokens}..{UNIT_TOKENS_COARSE}"
+        grain = (
+            f"{self.fine_tokens}"
+            if self.granularity_tokens is not None
+            else f"{self.fine_tokens}..{UNIT_TOKENS_COARSE}"
+        )
         interval = f", every {self.interval_tokens}" if self.interval_tokens is not None else ""
         return f"units {grain}{interval}, built in {self.build_s:g} s, kept {self.lifetime_s:g} s"
 
