@@ -367,6 +367,14 @@ def test_signs_of_life_while_a_request_waits(streaming: bool) -> None:
         assert json.loads(b"".join(parts))["usage"]["completion_tokens"] == 3
 
 
+def test_no_sign_of_life_once_tokens_come() -> None:
+    with simulated(decode_base_s=0.15, keep_alive_s=0.04) as client:
+        answer = raw(client, {"messages": [user("hi")], "max_tokens": 4, "stream": True}, b"\r\n0\r\n\r\n")
+        _, _, after = answer.partition(b"data: ")
+        assert after.count(b"data: ") == 6  # four tokens, the finish chunk and [DONE]
+        assert b"keep-alive" not in after
+
+
 def test_no_sign_of_life_where_none_is_set() -> None:
     with simulated(prefill_base_s=0.35) as client:
         answer = raw(client, {"messages": [user("hi")], "max_tokens": 3, "stream": True}, b"\r\n0\r\n\r\n")
@@ -376,14 +384,16 @@ def test_no_sign_of_life_where_none_is_set() -> None:
 
 
 def test_a_request_that_does_not_begin_in_time_is_hung_up_on() -> None:
-    with simulated(max_running=1, decode_base_s=0.02, begin_within_s=0.2, thinking_tokens=200) as client:
+    settings = {"max_running": 1, "decode_base_s": 0.02, "begin_within_s": 0.2, "thinking_tokens": 200}
+    with simulated(**settings, price_miss_per_mtok=10**6, price_output_per_mtok=0) as client:
         with busy(client):
             started = time.monotonic()
             answer = raw(client, {"messages": [user("late")], "stream": True}, b"never")
             assert time.monotonic() - started >= 0.2
         assert answer.endswith(b"\r\n\r\n")  # the head, and not a token
         assert b"data:" not in answer
-        # The one that had begun is not hung up on.
+        # The 8 tokens of the one that had begun are paid for, not those of the other.
+        assert client.get("/user/balance").json()["balance_infos"][0]["total_balance"] == "102.00"
         assert {row["finish_reason"] for row in truth(client) if row["scheduled_ns"] is None} == {"abort"}
         assert ask(client, user("next"), max_tokens=30, thinking=OFF)["usage"]["prompt_tokens"] == 8
 

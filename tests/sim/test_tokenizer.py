@@ -83,6 +83,18 @@ def test_a_model_left_free_stops_by_itself_and_counts_its_end_mark() -> None:
     assert (cut.stops, cut.length_tokens) == (False, 10)
 
 
+def test_thinking_comes_on_top_and_a_cut_ends_whatever_was_to_come() -> None:
+    plain = OutputText(b"aaaa", max_tokens=10_000)
+    thinking = OutputText(b"aaaa", max_tokens=10_000, thinking_tokens=500)
+    assert thinking.length_tokens == plain.length_tokens + 500
+    assert (thinking.thinking_tokens, thinking.stops) == (500, True)
+    thinking.cut(10_000)
+    assert thinking.stops
+    thinking.cut(300)
+    assert (thinking.length_tokens, thinking.thinking_tokens, thinking.stops) == (300, 300, False)
+    assert thinking.tokens(0, 300) == OutputText(b"aaaa", max_tokens=300).tokens(0, 300)
+
+
 def test_tools_calls_and_parts_are_rendered() -> None:
     plain = encode_chat([{"role": "user", "content": "abcdefgh"}])
     parts = encode_chat(

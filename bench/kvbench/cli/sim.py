@@ -31,12 +31,15 @@ def sim(
         raise UsageError(f"--api-key-env {api_key_env}: the environment variable is not set")
     chosen = resolve_preset(preset, parse_settings(set_ or []))
 
+    kept = f"block {chosen.block_size}, cache {chosen.capacity_tokens:,} tokens"
+    if chosen.prefix == "units":
+        kept = f"prefix units in steps of {chosen.unit_granularity_tokens} tokens"
+
     def ready(url: str) -> None:
         typer.echo(url)
         typer.echo(
             f"{chosen.name}: {chosen.description}\n"
-            f"model {chosen.model}, block {chosen.block_size}, cache {chosen.capacity_tokens:,} tokens, "
-            f"context {chosen.max_model_len:,} tokens\n"
+            f"model {chosen.model}, {kept}, context {chosen.max_model_len:,} tokens\n"
             f"next   kvbench run agent-trace.jsonl --endpoint {url}\n"
             f"truth  curl {url}/sim/truth",
             err=True,
