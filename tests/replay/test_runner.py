@@ -267,7 +267,7 @@ async def test_no_more_than_max_in_flight_and_the_wait_is_not_the_clients_lag(tm
     replay = Replay(tmp_path, lines, RunSettings(time_scale=0, max_in_flight=2))
     got = await replay.run()
     assert replay.sender.peak == 2
-    assert sum(r.clock.limit_wait_ns > 3 * MS for r in got.records) == 4
+    assert sum(r.clock.limit_wait_ns > 3 * MS for r in got.records) >= 4
 
 
 async def test_sessions_keeps_that_many_trees_live_in_file_order(tmp_path: Path) -> None:
