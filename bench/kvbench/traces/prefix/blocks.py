@@ -46,6 +46,12 @@ class _Block:
     other_ns: int = FAR_NS
     sure_ns: int = FAR_NS
 
+    def by_others(self, key: str) -> int:
+        return self.other_ns if self.holder == key else self.possible_ns
+
+    def closed(self, now_ns: int) -> bool:
+        return self.other_ns < FAR_NS and self.sure_ns <= now_ns
+
 
 @dataclass(slots=True)
 class _Session:
@@ -90,10 +96,8 @@ class BlockHits:
         repeats = self._open_tail(session, resent_bytes)
         hashes = self._chain(session, sent)
         generated = self._generated(sent, hashes)
-        for value in hashes:
-            self._hold(value, sent, sent.computed_ns)
-        for value in generated:
-            self._hold(value, sent, sent.released_ns)
+        self._hold(hashes, sent, sent.computed_ns)
+        self._hold(generated, sent, sent.released_ns)
         tokens = len(sent.ids) + max(0, sent.output_tokens - 1)
         whole, part = divmod(tokens, self.rule.block_size)
         held = Held(sent.sent_ns, sent.released_ns, whole, 1 if part else 0, failed=sent.first_token_ns is None)
@@ -112,21 +116,21 @@ class BlockHits:
             self._emit(pending.sent.key, self._expect(pending))
 
     def _expect(self, pending: _Pending) -> Expectation:
-        sent, rule = pending.sent, self.rule
-        sure, possible = self._stored(pending)
-        reason = OVERLAP if possible > sure else None
-        residency = self._residency
+        sent, rule, hashes, residency = pending.sent, self.rule, pending.hashes, self._residency
+        key, sent_ns, looked_up_ns, blocks = sent.key, sent.sent_ns, sent.decided_ns, self._blocks
+        possible = _leading(hashes, len(hashes), lambda value: blocks[value].by_others(key) < looked_up_ns)
+        resident = len(hashes)
         if residency is not None:
-            later = [p for p in self._pending if p.sent.sent_ns < sent.decided_ns]
-            named = pending.hashes + pending.generated
-            floor_blocks, ceiling_blocks = residency.find(pending.held, named, [p.held for p in later])
+            later = [p for p in self._pending if p.sent.sent_ns < looked_up_ns]
+            named = hashes + pending.generated
+            resident, at_most = residency.find(pending.held, named, [p.held for p in later])
             # what a later request brings is there if it overtook this one
-            overtaken = max((common_prefix(pending.hashes, p.hashes + p.generated) for p in later), default=0)
-            self._lapse(pending, named[floor_blocks:])
-            if floor_blocks < sure:
-                sure, reason = floor_blocks, EVICTION
-            possible = min(possible, max(ceiling_blocks, overtaken))
-        ceiling_tokens = self._with_generated(sent, pending.hashes, possible)
+            overtaken = max((common_prefix(hashes, p.hashes + p.generated) for p in later), default=0)
+            possible = min(possible, max(at_most, overtaken))
+            self._lapse(pending, named[resident:])
+        sure = _leading(hashes, min(resident, possible), lambda value: blocks[value].sure_ns <= sent_ns)
+        reason = None if sure == possible else OVERLAP if sure < resident else EVICTION
+        ceiling_tokens = self._with_generated(sent, hashes, possible)
         if ceiling_tokens > possible * rule.block_size:
             reason = reason or GENERATED
         floor = rule.floor_tokens(sure * rule.block_size, len(sent.ids))
@@ -140,20 +144,6 @@ class BlockHits:
             ceiling=ceiling,
             reason=(reason or LAST_TOKEN) if floor < ceiling else None,
         )
-
-    def _stored(self, pending: _Pending) -> tuple[int, int]:
-        """Leading blocks surely and possibly stored, evictions aside."""
-        sent, blocks = pending.sent, self._blocks
-        key, sent_ns, looked_up_ns = sent.key, sent.sent_ns, sent.decided_ns
-        sure = possible = 0
-        for value in pending.hashes:
-            block = blocks[value]
-            if sure == possible and block.sure_ns <= sent_ns:
-                sure += 1
-            elif (block.other_ns if block.holder == key else block.possible_ns) >= looked_up_ns:
-                break
-            possible += 1
-        return sure, possible
 
     def _lapse(self, pending: _Pending, evicted: list[bytes]) -> None:
         """Blocks that may have been evicted are surely there again only when this request has computed them."""
@@ -170,15 +160,19 @@ class BlockHits:
         named = pending.hashes + pending.generated
         session.unnamed = residency.store(pending.held, named, floor // size, ceiling // size)
 
-    def _hold(self, value: bytes, sent: Sent, computed_ns: int) -> None:
-        block = self._blocks.get(value)
-        if block is None:
-            self._blocks[value] = _Block(sent.key, sent.sent_ns, FAR_NS, computed_ns)
-            return
-        if block.other_ns == FAR_NS and block.holder != sent.key:
-            block.other_ns = sent.sent_ns
-        if computed_ns < block.sure_ns:
-            block.sure_ns = computed_ns
+    def _hold(self, hashes: list[bytes], sent: Sent, computed_ns: int) -> None:
+        blocks, key, sent_ns = self._blocks, sent.key, sent.sent_ns
+        # where two requests held a block, one of which is done, there is nothing to add to it or to those before it
+        done = _leading(hashes, len(hashes), lambda value: value in blocks and blocks[value].closed(sent_ns))
+        for value in hashes[done:]:
+            block = blocks.get(value)
+            if block is None:
+                blocks[value] = _Block(key, sent_ns, FAR_NS, computed_ns)
+                continue
+            if block.other_ns == FAR_NS and block.holder != key:
+                block.other_ns = sent_ns
+            if computed_ns < block.sure_ns:
+                block.sure_ns = computed_ns
 
     def _generated(self, sent: Sent, hashes: list[bytes]) -> list[bytes]:
         """Blocks that end in generated tokens of known ids."""
@@ -214,6 +208,19 @@ class BlockHits:
         hashes.extend(chain_hashes(sent.ids, self.rule.block_size, sent.salt, start=kept, previous=previous))
         session.ids, session.hashes, session.salt, session.last = sent.ids, hashes, sent.salt, sent
         return hashes
+
+
+def _leading(hashes: list[bytes], count: int, holds: Callable[[bytes], bool]) -> int:
+    """How many of the first `count` hold, by bisection: what holds for a block holds for those before it, as whoever
+    has it has them too."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        if holds(hashes[middle]):
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def _tail_key(salt: str, hashes: list[bytes], blocks: int) -> bytes:

@@ -55,9 +55,12 @@ class LruPool:
             else:
                 order[block] = block
                 self.stored += 1
+        move_to_end = order.move_to_end
         for block in reversed(blocks[:hits]):
-            # of several copies the first is taken
-            order.move_to_end(block if block in order else further[block][0])
+            try:
+                move_to_end(block)
+            except KeyError:  # of several copies the first that is left
+                move_to_end(further[block][0])
         return names
 
     def shrink(self, blocks: int) -> None:
