@@ -112,3 +112,24 @@ def test_a_program_that_does_not_exist_is_reported(tmp_path: Path) -> None:
         serve.running(command, port=serve.free_port(), log=tmp_path / "log", start_timeout_s=30),
     ):
         pass
+
+
+TALKATIVE = """
+import http.server, sys
+class Healthy(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        print("access log " * 1000, flush=True)
+        self.send_response(200)
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Healthy).serve_forever()
+"""
+
+
+def test_what_a_server_prints_never_stops_it(tmp_path: Path) -> None:
+    """A pipe that nobody empties holds 64 KB; this server prints 220 KB on its standard output."""
+    port, log = serve.free_port(), tmp_path / "log"
+    command = [sys.executable, "-c", TALKATIVE, str(port)]
+    with serve.running(command, port=port, log=log, start_timeout_s=30) as server:
+        for _ in range(20):
+            assert httpx.get(server.url, trust_env=False, timeout=10).status_code == 200
+    assert log.read_text().count("access log") >= 20_000

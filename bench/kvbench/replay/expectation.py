@@ -23,8 +23,7 @@ from kvbench.replay.settings import RunSettings
 from kvbench.traces.native import TraceFile
 from kvbench.traces.prefix import HitModel, Rule, Sent
 
-LOOKAHEAD = 1
-"""Prompts asked for at a time. A vLLM 0.32 that was asked for four long ones at a time stopped answering for good."""
+LOOKAHEAD = 4
 
 Tokenize = Callable[[Prompt], Coroutine[Any, Any, list[int] | None]]
 

@@ -32,8 +32,15 @@ def main() -> int:
 
 
 def _serve(command: list[str], grace_s: float, environment: dict[str, str]) -> int:
+    # Its standard output joins the log: in our own, a pipe that nobody reads after the first line, its access log would
+    # fill 64 KB after some 700 requests, and the server would then wait for ever.
     server = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, env=environment, start_new_session=True, preexec_fn=_default_signals
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        env=environment,
+        start_new_session=True,
+        preexec_fn=_default_signals,
     )
     print(server.pid, flush=True)
     while server.poll() is None and not select.select([sys.stdin], [], [], 0.2)[0]:
