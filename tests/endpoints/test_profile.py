@@ -106,6 +106,11 @@ def test_safe_dict_holds_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ('url = "http://h"\nca_file = "missing.pem"\n', 2, ["ca_file", "missing.pem"]),
         ('url = "http://h"\n[expected_hits]\nrule = "lucky"\n', 3, ["expected_hits.rule", "lucky"]),
         ('url = "http://h"\n[expected_hits]\nrule = "block"\nblock_size = 0\n', 4, ["expected_hits.block_size"]),
+        ('url = "http://h"\n[expected_hits]\nrule = "units"\nblock_size = 16\n', 4, ["block_size", "block-replay"]),
+        ('url = "http://h"\n[expected_hits]\ngranularity_tokens = 64\n', 3, ["granularity_tokens", "rule units"]),
+        ('url = "http://h"\n[expected_hits]\nrule = "units"\nbuild_s = -1.0\n', 4, ["build_s", "-1.0"]),
+        ('url = "http://h"\n[expected_hits]\nrule = "units"\nlifetime_s = nan\n', 4, ["lifetime_s", "nan"]),
+        ('url = "http://h"\n[expected_hits]\nrule = "units"\ninterval_tokens = 0\n', 4, ["interval_tokens"]),
     ],
 )
 def test_a_wrong_profile_names_file_line_and_what_is_allowed(

@@ -33,6 +33,8 @@ _HISTOGRAMS = {
 }
 _BY_SOURCE = "vllm:prompt_tokens_by_source_total"
 _USAGE = "vllm:kv_cache_usage_perc"
+_USUAL = {"sliding_window": "None", "mamba_cache_mode": "none", "kv_offloading_size": "None"}
+"""Labels of the cache's configuration and what they say on a model whose layers are all alike."""
 _CONFIG = "vllm:cache_config_info"
 _WANTED = (*_COUNTERS.values(), *_GAUGES.values(), *_HISTOGRAMS.values(), _BY_SOURCE, _USAGE, _CONFIG)
 
@@ -78,13 +80,21 @@ class Histogram(msgspec.Struct, frozen=True):
 
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The KV cache as vllm:cache_config_info states it. `capacity_tokens` = (num_gpu_blocks - 1) * block_size, as one
-    block is the null block; with several engines, the sum."""
+    block is the null block; with several engines, the sum.
+
+    stated_tokens: what an engine says it holds (kv_cache_size_tokens, in newer servers); on a model with several kinds
+    of layers that is not num_gpu_blocks * block_size. special: labels that say of some layers that they do not keep all
+    blocks, or that blocks are kept elsewhere too.
+    """
 
     block_size: int | None = None
     num_gpu_blocks: int | None = None
     capacity_tokens: int | None = None
     cache_dtype: str | None = None
     prefix_caching: bool | None = None
+    stated_tokens: int | None = None
+    special: tuple[str, ...] = ()
+    engines: int = 1
 
 
 class ServerMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -248,6 +258,12 @@ def _cache_config(series: list[Sample] | None) -> CacheConfig | None:
                 capacity_tokens=None if block is None or blocks is None else max(0, blocks - 1) * block,
                 cache_dtype=sample.labels.get("cache_dtype"),
                 prefix_caching={"True": True, "False": False}.get(caching or ""),
+                stated_tokens=_int(sample.labels.get("kv_cache_size_tokens")),
+                special=tuple(
+                    f"{name}={sample.labels[name]}"
+                    for name, usual in _USUAL.items()
+                    if sample.labels.get(name, usual) not in (usual, "None")
+                ),
             )
         )
     return _joined_config(engines)
@@ -271,6 +287,9 @@ def _joined_config(several: list[CacheConfig | None]) -> CacheConfig | None:
         capacity_tokens=None if None in capacity else sum(c for c in capacity if c is not None),
         cache_dtype=same("cache_dtype"),
         prefix_caching=same("prefix_caching"),
+        stated_tokens=same("stated_tokens"),
+        special=tuple(dict.fromkeys(label for c in known for label in c.special)),
+        engines=sum(c.engines for c in known),
     )
 
 

@@ -22,8 +22,10 @@
     requests_per_minute = 600.0
     in_flight = 100
     [expected_hits]
-    rule = "block"                         # auto | block | none
-    block_size = 16
+    rule = "block"                         # auto | block | block-replay | units | steps | none
+    block_size = 16                        # block, block-replay: tokens; from the server where it says it
+    # block-replay: replay_tokens = 128
+    # units: granularity_tokens = 64, interval_tokens = 4096, build_s = 10.0, lifetime_s = 300.0
 
 Relative paths start at the profile's own directory. For a plain URL the key is taken from KVBENCH_API_KEY where that is
 set, and from no other variable: OPENAI_API_KEY, say, would hand a key to whoever the URL names.
@@ -88,10 +90,27 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ExpectedHitsRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which hit rule the endpoint follows. auto: block where the server is vLLM and says its block size."""
+    """Which hit rule the endpoint follows, and what of it differs from the rule's own defaults (None). auto: block
+    where the server is vLLM, says its block size and has one kind of layers; units for DeepSeek's dialect."""
 
     rule: Literal["auto", "block", "block-replay", "units", "steps", "none"] = "auto"
     block_size: int | None = None
+    replay_tokens: int | None = None
+    granularity_tokens: int | None = None
+    interval_tokens: int | None = None
+    build_s: float | None = None
+    lifetime_s: float | None = None
+
+
+_RULES_WITH = {
+    "block_size": ("auto", "block", "block-replay"),
+    "replay_tokens": ("block-replay",),
+    "granularity_tokens": ("units",),
+    "interval_tokens": ("units",),
+    "build_s": ("units",),
+    "lifetime_s": ("units",),
+}
+"""The rules that each parameter of [expected_hits] belongs to."""
 
 
 class EndpointProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -250,8 +269,14 @@ def _checked(profile: EndpointProfile, path: Path, wrong: Any) -> EndpointProfil
                 raise wrong(f"{value} is not above 0", f"{table}.{name}")
     if profile.dialect == "deepseek" and profile.api == "completions":
         raise wrong("DeepSeek's API has chat completions only", "api")
-    if profile.expected_hits.block_size is not None and profile.expected_hits.block_size <= 0:
-        raise wrong(f"{profile.expected_hits.block_size} is not above 0", "expected_hits.block_size")
+    for name, rules in _RULES_WITH.items():
+        value = getattr(profile.expected_hits, name)
+        if value is None:
+            continue
+        if profile.expected_hits.rule not in rules:
+            raise wrong(f"only for rule {' or '.join(rules)}", f"expected_hits.{name}")
+        if not math.isfinite(value) or value < 0 or (value == 0 and name != "build_s"):
+            raise wrong(f"{value} is not above 0", f"expected_hits.{name}")
     if profile.key_env is not None and profile.key_file is not None:
         raise wrong("key_env and key_file are both given; one key, one source", "key_file")
     for name, value in profile.headers.items():

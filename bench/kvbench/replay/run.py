@@ -28,6 +28,7 @@ from kvbench.replay.expectation import PromptReplay, expect_hits
 from kvbench.replay.hashed import Choice, HashPrompts, hash_prompts
 from kvbench.replay.limits import Limits
 from kvbench.replay.monitor import ClientHealth, Monitor
+from kvbench.replay.rules import choose_rule
 from kvbench.replay.runner import Runner
 from kvbench.replay.schedule import Arrival
 from kvbench.replay.scraper import Scraper
@@ -37,7 +38,7 @@ from kvbench.runs.own_error import judge, own_error
 from kvbench.runs.quantiles import quantile
 from kvbench.runs.writer import RunWriter
 from kvbench.traces.native import TraceFile
-from kvbench.traces.prefix import BlockRule
+from kvbench.traces.prefix import Rule
 
 TICK_S = 0.5
 
@@ -340,18 +341,11 @@ class _Replay:
                 )
             )
 
-    def _rule(self) -> tuple[BlockRule | None, str]:
-        wanted = self.plan.profile.expected_hits
-        if wanted.rule == "none":
-            return None, "the endpoint profile says rule none"
+    def _rule(self) -> tuple[Rule | None, str]:
         if not self.records:
             return None, "nothing was sent"
-        if self.info.dialect != "vllm" and wanted.rule == "auto":
-            return None, "no rule is known for this server, and it gives no token ids"
-        block_size = wanted.block_size if wanted.block_size is not None else self.info.block_size
-        if block_size is None:
-            return None, "the server does not say its block size; name it in an endpoint TOML ([expected_hits])"
-        return BlockRule(block_size, self.info.capacity_tokens), ""
+        scale = self.plan.settings.time_scale if self.plan.simulated else 1.0
+        return choose_rule(self.plan.profile.expected_hits, self.info, time_scale=scale)
 
     def _final_info(self, status: str, failure: str | None, began_ns: int, health: ClientHealth | None) -> RunInfo:
         measured = [r for r in self.records if r.phase == "measure"]
