@@ -45,6 +45,8 @@ def test_a_plain_vllm_has_the_block_rule_with_its_capacity() -> None:
     # vLLM states whole requests of max_model_len: 512 blocks / 313 blocks a request * 10,000
     assert choose_rule(AUTO, vllm(10_000, stated=16357))[0] == BlockRule(32, 511 * 32)
     assert choose_rule(AUTO, vllm(None))[0] == BlockRule(32, 511 * 32)
+    # a server may leave the null block out of the count
+    assert choose_rule(AUTO, vllm(stated=16352))[0] == BlockRule(32, 511 * 32)
 
 
 @pytest.mark.parametrize(

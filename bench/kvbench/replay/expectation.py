@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from kvbench.model import Expectation, Record, Turn
+from kvbench.errors import KvbenchError
+from kvbench.model import Expectation, Record, Turn, Warning
 from kvbench.replay.hashed import HashPrompts
+from kvbench.replay.local_ids import LocalIds
 from kvbench.replay.prompts import Prompt, SessionPrompts, salt_for
 from kvbench.replay.schedule import Arrival
 from kvbench.replay.settings import RunSettings
@@ -108,15 +110,24 @@ class PromptReplay:
         return prompt
 
 
+class Outcome(NamedTuple):
+    """wrong_lengths: prompts with another length in the usage than the server's own token ids. without_ids: stopped
+    at a prompt whose token ids nobody knows."""
+
+    wrong_lengths: int
+    without_ids: bool
+
+
 async def expect_hits(
     sent_prompts: Iterator[tuple[Record, Prompt]],
     tokenize: Tokenize,
     rule: Rule,
     settings: RunSettings,
     emit: Callable[[Record, Expectation], None],
-) -> int:
-    """Give each final ok record its expectation through `emit`; returns how many prompts had another length at the
-    server than their token ids. Stops at the first prompt that cannot be tokenised, as nothing after it is certain.
+    local: LocalIds | None = None,
+) -> Outcome:
+    """Give each final ok record its expectation through `emit`. `local` makes token ids where the server tells none.
+    Stops at the first prompt that cannot be tokenised, as nothing after it is certain.
     """
     by_key: dict[str, Record] = {}
 
@@ -125,13 +136,25 @@ async def expect_hits(
         if settings.salt == "none":
             most = rule.ceiling_tokens(expectation.input_tokens or 0, expectation.input_tokens or 0)
             expectation = replace(expectation, ceiling=most, reason="no salt: earlier traffic may have left more")
+        if local is not None:
+            expectation = local.widened(rule, expectation)
         if record.ok and record.final:
             emit(record, expectation)
 
+    async def ids_of(prompt: Prompt) -> list[int] | None:
+        ids = await tokenize(prompt)
+        return local.ids(prompt) if ids is None and local is not None else ids
+
     model = HitModel(rule, settle)
     wrong_lengths = 0
-    async for record, prompt, ids in _tokenised(sent_prompts, tokenize):
-        if record.usage.input_tokens is not None and record.usage.input_tokens != len(ids):
+    without_ids = False
+    async for record, prompt, ids in _tokenised(sent_prompts, ids_of):
+        if ids is None:
+            without_ids = True
+            break
+        if local is not None and local.used:
+            ids = local.aligned(ids, record.usage.input_tokens)
+        elif record.usage.input_tokens is not None and record.usage.input_tokens != len(ids):
             wrong_lengths += 1
         by_key[record.request_id] = record
         clock = record.clock
@@ -142,7 +165,7 @@ async def expect_hits(
                 key=record.request_id,
                 session_id=record.session_id,
                 salt=prompt.salt or "",
-                ids=ids,
+                ids=array("I", ids),
                 sent_ns=clock.sent,
                 # without a stream the first token's time is not known: only the end is certain
                 first_token_ns=clock.first_token if clock.first_token is not None else clock.end if record.ok else None,
@@ -153,12 +176,47 @@ async def expect_hits(
             prompt.resent_bytes,
         )
     model.finish()
-    return wrong_lengths
+    return Outcome(wrong_lengths, without_ids)
+
+
+async def expectation_warnings(expecting: Awaitable[Outcome]) -> list[Warning]:
+    """Wait for the expectations; what stood in their way, as warnings."""
+    try:
+        outcome = await expecting
+    except KvbenchError as error:
+        return [
+            Warning(
+                code="expectation_incomplete",
+                message=f"expected hits are incomplete: {error.message}",
+                advice="they need the trace as it was and the server's /tokenize; run again with both",
+            )
+        ]
+    warnings = []
+    if outcome.without_ids:
+        warnings.append(no_expectation("the endpoint tells no token ids, and its profile names no tokenizer"))
+    if outcome.wrong_lengths:
+        warnings.append(
+            Warning(
+                code="lengths_differ",
+                message=f"{outcome.wrong_lengths} prompts have another length in the usage than the server's "
+                "/tokenize gives",
+                advice="expected hits of those turns may be off by a block: the server renders them differently",
+            )
+        )
+    return warnings
+
+
+def no_expectation(why: str) -> Warning:
+    return Warning(
+        code="no_expectation",
+        message=f"no expected hits: {why}",
+        advice="hit rates are then what the endpoint reports, with nothing to hold them against",
+    )
 
 
 async def _tokenised(
     sent_prompts: Iterator[tuple[Record, Prompt]], tokenize: Tokenize
-) -> AsyncIterator[tuple[Record, Prompt, array[int]]]:
+) -> AsyncIterator[tuple[Record, Prompt, list[int] | None]]:
     """A few prompts ahead, in order; a retry of the same prompt is not asked for again."""
     waiting: deque[tuple[Record, Prompt, asyncio.Task[list[int] | None]]] = deque()
     latest: dict[str, tuple[Prompt, asyncio.Task[list[int] | None]]] = {}
@@ -179,10 +237,7 @@ async def _tokenised(
             if not waiting:
                 return
             record, prompt, task = waiting.popleft()
-            ids = await task
-            if ids is None:
-                return
-            yield record, prompt, array("I", ids)
+            yield record, prompt, await task
     finally:
         for _, _, task in waiting:
             task.cancel()

@@ -73,10 +73,10 @@ def _not_plain(info: EndpointInfo) -> str | None:
 
 def _states_equal_blocks(cache: CacheConfig, max_model_len: int | None) -> bool:
     """vLLM states how many requests of max_model_len fit, times max_model_len: with layers of one kind these are
-    num_gpu_blocks over the blocks of one such request."""
+    num_gpu_blocks over the blocks of one such request. A block more or less is the null block."""
     stated, blocks, size = cache.stated_tokens, cache.num_gpu_blocks, cache.block_size
     if stated is None or blocks is None or size is None:
         return True
     if max_model_len is None:
         return abs(stated - blocks * size) * 20 <= blocks * size
-    return abs(stated - blocks * max_model_len / -(-max_model_len // size)) <= 1
+    return abs(stated - blocks * max_model_len / -(-max_model_len // size)) <= size + 1

@@ -24,9 +24,10 @@ from kvbench.errors import FailedError, KvbenchError
 from kvbench.model import Expectation, Record, RunInfo, Warning
 from kvbench.replay.account import Account
 from kvbench.replay.environment import environment
-from kvbench.replay.expectation import PromptReplay, expect_hits
+from kvbench.replay.expectation import PromptReplay, expect_hits, expectation_warnings, no_expectation
 from kvbench.replay.hashed import Choice, HashPrompts, hash_prompts
 from kvbench.replay.limits import Limits
+from kvbench.replay.local_ids import LocalIds
 from kvbench.replay.monitor import ClientHealth, Monitor
 from kvbench.replay.rules import choose_rule
 from kvbench.replay.runner import Runner
@@ -39,6 +40,7 @@ from kvbench.runs.quantiles import quantile
 from kvbench.runs.writer import RunWriter
 from kvbench.traces.native import TraceFile
 from kvbench.traces.prefix import Rule
+from kvbench.traces.tokenizers import load_tokenizer
 
 TICK_S = 0.5
 
@@ -296,22 +298,15 @@ class _Replay:
 
     async def _expect(self) -> None:
         """Token ids are asked for when nothing is being timed any more; what stands in the way becomes a warning."""
+        plan = self.plan
         rule, why_not = self._rule()
         if rule is None:
-            self.warnings.append(
-                Warning(
-                    code="no_expectation",
-                    message=f"no expected hits: {why_not}",
-                    advice="hit rates are then what the endpoint reports, with nothing to hold them against",
-                )
-            )
+            self.warnings.append(no_expectation(why_not))
             return
-        settings = self.plan.settings
-        sender = self._sender()
         prompts = PromptReplay(
-            self.plan.trace,
+            plan.trace,
             self.arrivals,
-            settings,
+            plan.settings,
             self.writer.info.run_id,
             salt_in_text=not self.endpoint.salt_field,
             resend_reasoning=self.endpoint.resends_reasoning,
@@ -322,24 +317,19 @@ class _Replay:
             self.writer.expectation(record.request_id, record.attempt, expectation)
 
         try:
-            wrong = await expect_hits(prompts.prompts(self.records), sender.tokenize, rule, settings, emit)
+            local = self._local_ids()
         except KvbenchError as error:
-            self.warnings.append(
-                Warning(
-                    code="expectation_incomplete",
-                    message=f"expected hits are incomplete: {error.message}",
-                    advice="they need the trace as it was and the server's /tokenize; run again with both",
-                )
-            )
+            self.warnings.append(no_expectation(error.message))
             return
-        if wrong:
-            self.warnings.append(
-                Warning(
-                    code="lengths_differ",
-                    message=f"{wrong} prompts have another length in the usage than the server's /tokenize gives",
-                    advice="expected hits of those turns may be off by a block: the server renders them differently",
-                )
-            )
+        sent, tokenize = prompts.prompts(self.records), self._sender().tokenize
+        self.warnings += await expectation_warnings(expect_hits(sent, tokenize, rule, plan.settings, emit, local))
+
+    def _local_ids(self) -> LocalIds | None:
+        name = self.plan.profile.tokenizer
+        if name is None or self.info.dialect == "vllm":
+            return None
+        tokenizer = load_tokenizer(name)
+        return LocalIds(tokenizer.encode, tokenizer.name)
 
     def _rule(self) -> tuple[Rule | None, str]:
         if not self.records:
