@@ -147,16 +147,14 @@ def test_live_history_reaches_the_server_and_stays_inside_the_expectation(
 
 def test_a_pool_below_the_working_set_loses_hits_and_nothing_else(kvbench: Kvbench, tmp_path: Path) -> None:
     turns = [
-        turn(f"s{s}", t, f"{s} {t} " * 400, **({"start_s": s * 0.1} if t == 0 else {"delay_s": 3.0}))
-        for t in range(4)
-        for s in range(12)
-    ]
+        turn(f"s{s}", t, f"{s} {t} " * 400) for t in range(4) for s in range(24)
+    ]  # 24 sessions of up to 1,900 tokens, all live at all times, in a pool of 16,352
     path = tmp_path / "big.jsonl"
     path.write_text(lines(*turns))
-    done = kvbench("run", path, "--endpoint", "sim:tiny", "--time-scale", "0.1", "--json")
-    small = json.loads(done.stdout)
-    assert small["requests"]["ok"] == 48
-    large = json.loads(kvbench("run", path, "--endpoint", "sim", "--time-scale", "0.1", "--json").stdout)
+    options = ["--time-scale", "0", "--sessions", "24", "--json"]
+    small = json.loads(kvbench("run", path, "--endpoint", "sim:tiny", *options).stdout)
+    assert small["requests"]["ok"] == 96
+    large = json.loads(kvbench("run", path, "--endpoint", "sim", *options).stdout)
     assert small["hit_rate"] < 0.8 * large["hit_rate"]
     assert small["expected_hit_rate"]["below"] == small["expected_hit_rate"]["above"] == 0
     assert small["expected_hit_rate"]["floor"] < small["expected_hit_rate"]["ceiling"]
