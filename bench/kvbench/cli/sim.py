@@ -11,7 +11,9 @@ import typer
 def sim(
     preset: Annotated[str, typer.Argument(help="Which endpoint to simulate.")] = "vllm-small",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Loopback port; 0 takes any free one.")] = 8000,
-    time_scale: Annotated[float, typer.Option(min=0, help="Multiplies how long idle blocks live, no latency.")] = 1.0,
+    time_scale: Annotated[
+        float, typer.Option(min=0, help="Multiplies how long what is cached lives and takes to build, no latency.")
+    ] = 1.0,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="PARAMETER=VALUE", help="Override a parameter of the preset.")
     ] = None,
@@ -20,7 +22,7 @@ def sim(
         str | None, typer.Option(metavar="NAME", help="Require the key that this environment variable holds.")
     ] = None,
 ) -> None:
-    """Serve a simulated endpoint on loopback until Ctrl-C: real HTTP, vLLM's dialect, a KV cache of known size."""
+    """Serve a simulated endpoint on loopback until Ctrl-C: real HTTP, vLLM's or DeepSeek's dialect, a known cache."""
     import os
 
     from kvbench.errors import UsageError
