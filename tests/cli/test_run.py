@@ -241,6 +241,26 @@ def test_an_unknown_endpoint(kvbench: Kvbench, toy: Path, endpoint: str) -> None
     one_clear_line(kvbench("run", toy, "--endpoint", endpoint), 2)
 
 
+def test_a_simulated_endpoint_takes_parameters(kvbench: Kvbench, toy: Path, tmp_path: Path) -> None:
+    endpoint = "sim:tiny?num_blocks=300&model=mini"
+    got = json.loads(kvbench("run", toy, "--endpoint", endpoint, "--time-scale", "0", "--json").stdout)
+    info = json.loads((tmp_path / got["run"] / "run.json").read_text())
+    assert info["server"]["model"] == "mini"
+    assert info["server"]["cache"]["num_gpu_blocks"] == 300
+    assert info["endpoint"]["simulated"] == {
+        "preset": "tiny",
+        "settings": {"num_blocks": "300", "model": "mini"},
+        "time_scale": 0.0,
+    }
+    for query, words in (
+        ("num_blocks=few", ["num_blocks = few"]),
+        ("pool=9", ["'pool'", "num_blocks"]),
+        ("num_blocks", ["PARAMETER=VALUE"]),
+        ("num_blocks=9", ["max_model_len", "256"]),
+    ):
+        one_clear_line(kvbench("run", toy, "--endpoint", f"sim:tiny?{query}"), 2, *words)
+
+
 def test_a_refused_connection(kvbench: Kvbench, toy: Path, tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     one_clear_line(kvbench("run", toy, "--endpoint", url), 4, url.removeprefix("http://"))

@@ -506,3 +506,50 @@ def test_many_at_once_are_answered_each_to_its_own(client: httpx.Client) -> None
         assert whole["choices"][0]["message"]["content"] == said
     assert len(answers) == 8
     assert re.fullmatch(r"[a-z .\n]*", "".join(answers.values()))
+
+
+# ---- /sim/tokenize
+
+
+def tokens_of(client: httpx.Client, **body: Any) -> list[int]:
+    answer = client.post("/sim/tokenize", json=body)
+    assert answer.status_code == 200, answer.text
+    got = answer.json()
+    assert got.keys() == {"count", "max_model_len", "tokens", "token_strs"}
+    assert (got["count"], got["max_model_len"]) == (len(got["tokens"]), 1_000_000)
+    ids: list[int] = got["tokens"]
+    return ids
+
+
+def test_it_tells_the_ids_that_a_request_with_the_same_body_uses(client: httpx.Client) -> None:
+    # A mark is 0xFFFFFF00 + n: start 0, separator 1, end 2, roles from 16 (system, developer, user, assistant, tool).
+    start, separator, end, user_role, assistant = (0xFFFFFF00 + n for n in (0, 1, 2, 18, 19))
+    word = int.from_bytes(b"ids ", "little")
+    body: dict[str, Any] = {"model": "deepseek-flash", "messages": [user("ids " * 2)], "thinking": OFF}
+    message = [start, user_role, separator, word, word, end]
+    assert tokens_of(client, **body) == [*message, start, assistant, separator]
+    assert tokens_of(client, prompt="ids ") == [word]
+
+    said = {"role": "assistant", "content": "ids ", "reasoning_content": "ids ids "}
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+    for extra in ({}, {"tools": tools}):
+        for thinking in (OFF, {"type": "enabled"}):
+            full = {**body, **extra, "messages": [user("ids "), said, user("ids ")], "thinking": thinking}
+            used = client.post("/chat/completions", json={**full, "max_tokens": 1}).json()["usage"]["prompt_tokens"]
+            assert len(tokens_of(client, **full, stream=True)) == used
+    # The reasoning is a part of the prompt only where there are tools and thinking is on.
+    assert len(tokens_of(client, **full)) - len(tokens_of(client, **{**full, "thinking": OFF})) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "text"),
+    [
+        ({"prompt": "x", "model": "other"}, 400, "Model Not Exist"),
+        ({}, 422, "prompt and messages"),
+        ({"messages": 5}, 400, "deserialize"),
+    ],
+)
+def test_what_has_no_tokens(client: httpx.Client, body: dict[str, Any], status: int, text: str) -> None:
+    answer = client.post("/sim/tokenize", json=body)
+    assert answer.status_code == status
+    assert text in answer.json()["error"]["message"]

@@ -4,7 +4,16 @@ import msgspec
 import pytest
 
 from kvbench.errors import UsageError
-from kvbench.sim.presets import DEFAULT_PRESET, PRESETS, Preset, parameters, parse_settings, resolve_preset, settable
+from kvbench.sim.presets import (
+    DEFAULT_PRESET,
+    PRESETS,
+    Preset,
+    parameters,
+    parse_endpoint,
+    parse_settings,
+    resolve_preset,
+    settable,
+)
 
 
 def test_every_parameter_has_a_unit_and_every_known_one_exists() -> None:
@@ -71,3 +80,32 @@ def test_what_cannot_be_meant_is_named(name: str, settings: dict[str, object], t
 def test_a_setting_needs_a_value() -> None:
     with pytest.raises(UsageError, match="--set num_blocks: expected PARAMETER=VALUE"):
         parse_settings(["num_blocks"])
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("sim", ("vllm-small", {})),
+        ("sim:tiny", ("tiny", {})),
+        ("sim?num_blocks=9", ("vllm-small", {"num_blocks": "9"})),
+        ("sim:tiny?num_blocks=9&model=a%26b%3Dc+d", ("tiny", {"num_blocks": "9", "model": "a&b=c+d"})),
+        ("simulated", None),
+        ("sim.toml", None),
+        ("http://sim:80/?a=b", None),
+    ],
+)
+def test_an_endpoint_may_carry_parameters(spec: str, expected: object) -> None:
+    assert parse_endpoint(spec) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ("sim:tiny?", r"--endpoint sim:tiny\?: : expected PARAMETER=VALUE"),
+        ("sim:tiny?num_blocks", "num_blocks: expected PARAMETER=VALUE"),
+        ("sim:tiny?num_blocks=9&num_blocks=8", "num_blocks has been set to 9 already"),
+    ],
+)
+def test_a_setting_of_an_endpoint_needs_one_value(spec: str, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        parse_endpoint(spec)

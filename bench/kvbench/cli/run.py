@@ -28,8 +28,8 @@ def run(
     endpoint: Annotated[
         str,
         typer.Option(
-            metavar="URL|deepseek|FILE|sim[:PRESET]",
-            help="Where to: a URL, DeepSeek's public API, an endpoint TOML, or a simulated one.",
+            metavar="URL|deepseek|FILE|sim[:PRESET][?NAME=VALUE&...]",
+            help="Where to: a URL, DeepSeek's public API, an endpoint TOML, or a simulated one (parameters after ?).",
         ),
     ],
     model: Annotated[str | None, typer.Option(metavar="M", help="Replay every turn on this model.")] = None,
@@ -130,18 +130,17 @@ def _model_map(pairs: Iterable[str]) -> dict[str, str]:
 def _endpoint(
     spec: str, time_scale: float, stack: contextlib.ExitStack
 ) -> tuple[EndpointProfile, dict[str, Any] | None]:
-    """The profile of `spec`; for sim[:PRESET] of a process that is started here and ends with `stack`."""
+    """The profile of `spec`; for sim[:PRESET][?...] of a process that is started here and ends with `stack`."""
     from kvbench.endpoints.profile import load_profile
-
-    kind, _, preset = spec.partition(":")
-    if kind != "sim":
-        return load_profile(spec), None
-    from kvbench.sim.presets import DEFAULT_PRESET
+    from kvbench.sim.presets import parse_endpoint
     from kvbench.sim.process import SimProcess
 
-    preset = preset or DEFAULT_PRESET
-    process = stack.enter_context(SimProcess.start(preset, time_scale=time_scale))
-    return load_profile(process.url), {"preset": preset, "time_scale": time_scale}
+    simulated = parse_endpoint(spec)
+    if simulated is None:
+        return load_profile(spec), None
+    preset, given = simulated
+    process = stack.enter_context(SimProcess.start(preset, time_scale=time_scale, settings=given))
+    return load_profile(process.url), {"preset": preset, "settings": given, "time_scale": time_scale}
 
 
 def _in_event_loop(work: Coroutine[Any, Any, Path]) -> Path:

@@ -181,7 +181,8 @@ def load_profile(spec: str) -> EndpointProfile:
         return _load_toml(path)
     raise UsageError(
         f"--endpoint {spec!r} is neither a URL nor a file",
-        hint="allowed: http://HOST:PORT, https://HOST/v1, deepseek, the path of an endpoint TOML, or sim[:PRESET]",
+        hint="allowed: http://HOST:PORT, https://HOST/v1, deepseek, the path of an endpoint TOML, "
+        "or sim[:PRESET][?NAME=VALUE&...]",
     )
 
 

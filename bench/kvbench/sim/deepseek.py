@@ -7,18 +7,19 @@ knows none of the three.
 from __future__ import annotations
 
 import time
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from kvbench.sim.api import ApiError, Plan, StreamOptions
 from kvbench.sim.presets import Preset
 from kvbench.sim.text import OutputText
-from kvbench.sim.tokenizer import TOKEN_BYTES, PromptError, encode_chat
+from kvbench.sim.tokenizer import TOKEN_BYTES, PromptError, encode_chat, encode_text
 
 FLASH = ("deepseek-flash", "deepseek-v4-flash", "deepseek-v4-flash-vision-exp")
 """Names of one model; the first is the one that answers."""
 _FINGERPRINT = "fp_kvbench_sim"
+_Body = TypeVar("_Body", bound=msgspec.Struct)
 
 
 class DeepSeekError(ApiError):
@@ -47,6 +48,16 @@ class Thinking(msgspec.Struct):
     type: Literal["enabled", "disabled"] = "enabled"
 
 
+class TokenizeRequest(msgspec.Struct, kw_only=True):
+    """What decides a prompt's tokens; the rest of a chat request may stand beside it."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    thinking: Thinking | None = None
+
+
 class DeepSeekRequest(msgspec.Struct, kw_only=True):
     model: str
     messages: list[dict[str, Any]]
@@ -63,22 +74,12 @@ class DeepSeekRequest(msgspec.Struct, kw_only=True):
 
 def plan_chat(body: bytes, preset: Preset) -> Plan:
     """DeepSeekError: 400 for a body that cannot be read or a model that is not there, 422 for a parameter's value."""
-    try:
-        request = msgspec.json.decode(body, type=DeepSeekRequest)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DeepSeekError(400, f"Failed to deserialize the JSON body into the target type: {error}") from None
+    request = _decode(body, DeepSeekRequest)
     if request.model not in names(preset):
         raise DeepSeekError(400, "Model Not Exist")
     _check_parameters(request, preset)
-    thinking = request.thinking is None or request.thinking.type == "enabled"
-    # With tools the reasoning is part of the conversation, without it is dropped at the next turn.
-    keep_reasoning = thinking and bool(request.tools)
-    if keep_reasoning:
-        _check_reasoning(request.messages)
-    try:
-        prompt = encode_chat(request.messages, request.tools, keep_reasoning=keep_reasoning)
-    except PromptError as error:
-        raise DeepSeekError(400, str(error)) from None
+    thinking = _thinks(request)
+    prompt = _render(request)
     input_tokens, limit = len(prompt) // TOKEN_BYTES, preset.max_model_len
     output_tokens = request.max_tokens or 1
     if input_tokens + output_tokens > limit:
@@ -105,6 +106,18 @@ def plan_chat(body: bytes, preset: Preset) -> Plan:
     )
 
 
+def tokenize(body: bytes, preset: Preset) -> bytes:
+    """Ids of a text (`prompt`), or of a chat, the very ones a request with the same body would use."""
+    request = _decode(body, TokenizeRequest)
+    if request.model is not None and request.model not in names(preset):
+        raise DeepSeekError(400, "Model Not Exist")
+    if request.messages is not None:
+        return _render(request)
+    if request.prompt is None:
+        raise DeepSeekError(422, "One of prompt and messages is required")
+    return encode_text(request.prompt)
+
+
 def names(preset: Preset) -> tuple[str, ...]:
     """What the preset's model may be asked for as."""
     return FLASH if preset.model == FLASH[0] else (preset.model,)
@@ -113,6 +126,29 @@ def names(preset: Preset) -> tuple[str, ...]:
 def models(preset: Preset) -> dict[str, Any]:
     """The body of GET /models; the aliases are not listed."""
     return {"object": "list", "data": [{"id": preset.model, "object": "model", "owned_by": "deepseek"}]}
+
+
+def _decode(body: bytes, kind: type[_Body]) -> _Body:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DeepSeekError(400, f"Failed to deserialize the JSON body into the target type: {error}") from None
+
+
+def _thinks(request: DeepSeekRequest | TokenizeRequest) -> bool:
+    return request.thinking is None or request.thinking.type == "enabled"
+
+
+def _render(request: DeepSeekRequest | TokenizeRequest) -> bytes:
+    # With tools the reasoning is part of the conversation, without it is dropped at the next turn.
+    keep_reasoning = _thinks(request) and bool(request.tools)
+    messages = request.messages or []
+    if keep_reasoning:
+        _check_reasoning(messages)
+    try:
+        return encode_chat(messages, request.tools, keep_reasoning=keep_reasoning)
+    except PromptError as error:
+        raise DeepSeekError(400, str(error)) from None
 
 
 def _check_parameters(request: DeepSeekRequest, preset: Preset) -> None:

@@ -36,6 +36,9 @@ class DeepSeekService(Service):
     def _wrong_key(self) -> bytes:
         return msgspec.json.encode(deepseek.wrong_key().body)
 
+    def _tokenize(self, body: bytes) -> bytes:
+        return deepseek.tokenize(body, self._preset)
+
     def _models(self, request: HttpRequest, connection: Connection) -> None:
         connection.respond(200, msgspec.json.encode(deepseek.models(self._preset)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Annotated, Literal
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import Meta
@@ -255,15 +256,27 @@ def _check_units(preset: Preset) -> None:
         )
 
 
-def parse_settings(items: list[str]) -> dict[str, str]:
-    """`["num_blocks=129", ...]` as a dict; UsageError where there is no `=`."""
+def parse_settings(items: list[str], where: str = "--set ") -> dict[str, str]:
+    """`["num_blocks=129", ...]` as a dict; UsageError where there is no `=`, or two values for one parameter."""
     settings: dict[str, str] = {}
     for item in items:
-        key, equals, value = item.partition("=")
+        key, equals, value = (part.strip() for part in item.partition("="))
         if not equals:
-            raise UsageError(f"--set {item}: expected PARAMETER=VALUE, for example num_blocks=1025")
-        settings[key.strip()] = value.strip()
+            raise UsageError(f"{where}{item}: expected PARAMETER=VALUE, for example num_blocks=1025")
+        if settings.setdefault(key, value) != value:
+            raise UsageError(f"{where}{item}: {key} has been set to {settings[key]} already", hint="give it once")
     return settings
+
+
+def parse_endpoint(spec: str) -> tuple[str, dict[str, str]] | None:
+    """Preset and settings of `sim[:PRESET][?PARAMETER=VALUE&...]`, escaped as in a URL (%26 for an & inside a value);
+    None for anything else. UsageError where the part after the ? is no list of settings; nothing is looked up."""
+    address, question, query = spec.partition("?")
+    kind, _, preset = address.partition(":")
+    if kind != "sim":
+        return None
+    items = [unquote(item) for item in query.split("&")] if question else []
+    return preset or DEFAULT_PRESET, parse_settings(items, f"--endpoint {spec}: ")
 
 
 def _field_unit(annotation: object) -> str:

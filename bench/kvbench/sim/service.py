@@ -111,6 +111,7 @@ class Service:
         self._routes: dict[str, tuple[str, Route]] = {
             "/sim/truth": ("GET", self._render_truth),
             "/sim/parameters": ("GET", self._render_parameters),
+            "/sim/tokenize": ("POST", self._render_tokens),
             **self._dialect_routes(),
         }
 
@@ -123,6 +124,10 @@ class Service:
 
     def _wrong_key(self) -> bytes:
         """The body of a 401."""
+        raise NotImplementedError
+
+    def _tokenize(self, body: bytes) -> bytes:
+        """Token ids (four bytes each) of a prompt or a chat, as a generation would see it."""
         raise NotImplementedError
 
     def _ended(self, exchange: Exchange) -> None:
@@ -267,6 +272,16 @@ class Service:
         rows = parameters(self._preset)
         connection.respond(200, msgspec.json.encode({"preset": self._preset.name, "parameters": rows}))
 
+    def _render_tokens(self, request: HttpRequest, connection: Connection) -> None:
+        tokens = self._tokenize(bytes(request.body))
+        answer = {
+            "count": len(tokens) // TOKEN_BYTES,
+            "max_model_len": self._preset.max_model_len,
+            "tokens": decode_ids(tokens),
+            "token_strs": None,
+        }
+        connection.respond(200, msgspec.json.encode(answer))
+
 
 class VllmService(Service):
     """Speaks as vLLM's OpenAI-compatible server does."""
@@ -279,7 +294,7 @@ class VllmService(Service):
             "/v1/models": ("GET", self._models),
             "/v1/chat/completions": ("POST", lambda *args: self._generate(plan_chat, *args)),
             "/v1/completions": ("POST", lambda *args: self._generate(plan_completion, *args)),
-            "/tokenize": ("POST", self._tokenize),
+            "/tokenize": ("POST", self._render_tokens),
             "/reset_prefix_cache": ("POST", self._reset),
         }
 
@@ -312,15 +327,8 @@ class VllmService(Service):
         text = self._metrics.render(self._engine)
         connection.respond(200, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
 
-    def _tokenize(self, request: HttpRequest, connection: Connection) -> None:
-        tokens = tokenize(bytes(request.body), self._preset)
-        answer = {
-            "count": len(tokens) // TOKEN_BYTES,
-            "max_model_len": self._preset.max_model_len,
-            "tokens": decode_ids(tokens),
-            "token_strs": None,
-        }
-        connection.respond(200, msgspec.json.encode(answer))
+    def _tokenize(self, body: bytes) -> bytes:
+        return tokenize(body, self._preset)
 
     def _reset(self, request: HttpRequest, connection: Connection) -> None:
         self._advance()
