@@ -1,14 +1,17 @@
 """Any published format opens by its content, a big one in little memory, and leaves nothing behind."""
 
+import gzip
 import hashlib
 import json
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
-from kvbench.errors import FailedError, InputError
+from kvbench.errors import FailedError, InputError, UsageError
 from kvbench.traces.importing import open_workload, sniff, validate_workload
 
 NATIVE = '{"kvbench_trace": 1, "name": "n"}\n{"session_id": "a", "turn": 0, "append": []}\n'
@@ -183,3 +186,59 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with open_workload(path) as opened:
         assert opened.turn_count == 1
         assert list(scratch.iterdir()) == [], "no name, so nothing stays even where the process is killed"
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.ZstdCompressor().compress], ids=["gzip", "zstd"])
+@pytest.mark.parametrize("text", [NATIVE, json.dumps(WEKA), json.dumps(ROW) + "\n" + json.dumps(ROW)])
+def test_a_packed_file_is_what_is_in_it(tmp_path: Path, text: str, pack: Callable[[bytes], bytes]) -> None:
+    plain, packed = tmp_path / "w.json", tmp_path / "w.json.packed"
+    plain.write_text(text)
+    packed.write_bytes(pack(text.encode()))
+    with open_workload(plain) as a, open_workload(packed) as b:
+        assert list(a.trees()) == list(b.trees())
+        assert a.sha256 == b.sha256 == hashlib.sha256(text.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.ZstdCompressor().compress], ids=["gzip", "zstd"])
+def test_a_torn_packed_file_is_named(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "w.packed"
+    whole = pack("".join(json.dumps({**ROW, "timestamp": i}) + "\n" for i in range(9999)).encode())
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match=r"w\.packed.*(cannot be decompressed|ends inside its JSON)"):
+        open_workload(path)
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_the_elements_of_an_array_are_read_one_by_one(tmp_path: Path, indent: int | None) -> None:
+    """Weka traces in one array; more text than is read at a time."""
+    traces = [{**WEKA, "id": f"w{i}", "filler": 'a "]," ' * 200} for i in range(300)]
+    path = tmp_path / "w.json"
+    path.write_text(json.dumps(traces, indent=indent))
+    with open_workload(path) as opened:
+        assert [entry.root_id for entry in opened.tree_entries] == [f"w{i}" for i in range(300)]
+        assert opened.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+        lines = path.read_text().splitlines()
+        first = opened.read_tree(1).sessions[0].turns[0]
+        assert indent is None or '"id": "w1"' in "".join(lines[first.line - 1 : first.line + 2])
+    path.write_text(json.dumps(traces)[:-200])
+    with pytest.raises(InputError, match="ends inside its JSON array"):
+        open_workload(path)
+
+
+def test_a_format_can_be_said(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_text(json.dumps(ROW))
+    with pytest.raises(InputError, match="missing required field requests"):
+        open_workload(path, format="weka")
+    with pytest.raises(UsageError, match="no such format") as caught:
+        open_workload(path, format="wekka")
+    assert "weka" in str(caught.value.hint)
+    with pytest.raises(UsageError, match="only Weka"):
+        open_workload(path, nested_t="absolute")
+
+
+def test_a_directory_of_two_formats_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(ROW))
+    (tmp_path / "b.json").write_text(json.dumps(WEKA))
+    with pytest.raises(InputError, match=r"several formats.*mooncake: a\.json; weka: b\.json"):
+        open_workload(tmp_path)

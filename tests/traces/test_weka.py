@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from kvbench.errors import InputError
 from kvbench.model import Recorded, Session, TurnRef
+from kvbench.traces.formats.weka_times import AgentTimes, nested_reading
 from kvbench.traces.importing import open_workload, validate_workload
-from kvbench.traces.weka_times import AgentTimes, nested_reading
 
 DATA = os.environ.get("KVBENCH_TEST_DATA")
 needs_data = pytest.mark.skipif(DATA is None, reason="KVBENCH_TEST_DATA is not set")
@@ -231,7 +231,8 @@ def test_nested_times_that_fit_no_reading_are_refused_unless_one_is_named(tmp_pa
     assert sessions_of(path, nested_t="absolute")["w-2.a1"].turns[0].delay_s == 48.0, "called at 2, first request at 50"
     with open_workload(path, nested_t="relative") as opened:
         assert opened.imported is not None
-        assert (opened.imported.nested_t_asked, opened.imported.nested_t) == ("relative", {"relative": 1})
+        assert opened.imported.nested_t == {"relative": 1}
+        assert opened.imported.facts["times inside sub-agents"] == "relative in 1 (as asked)"
 
 
 def test_a_parent_that_goes_on_beside_its_sub_agent_does_not_wait(tmp_path: Path) -> None:

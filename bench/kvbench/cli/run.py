@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from kvbench.cli.trace_options import FormatOption, NestedOption, TraceArgument
 from kvbench.errors import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
@@ -18,13 +19,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    trace: Annotated[
-        str,
-        typer.Argument(
-            metavar="TRACE",
-            help="A trace (native, Weka, Mooncake; or a directory of Weka files), or a bundled workload's name.",
-        ),
-    ],
+    trace: TraceArgument,
     endpoint: Annotated[
         str,
         typer.Option(
@@ -37,10 +32,8 @@ def run(
         list[str] | None,
         typer.Option(metavar="A=B", help="Replay the trace's turns on model A on B; may be given again."),
     ] = None,
-    nested_t: Annotated[
-        Literal["auto", "absolute", "relative"],
-        typer.Option(help="What times inside a Weka sub-agent count from: the trace's start, or the sub-agent's."),
-    ] = "auto",
+    format: FormatOption = None,
+    nested_t: NestedOption = "auto",
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the run directory is made.")] = Path("runs"),
     time_scale: Annotated[
         float, typer.Option(metavar="F", help="Multiplies the trace's starts and pauses; 0: no pauses.")
@@ -93,7 +86,7 @@ def run(
     ).check()
     models = _model_map(model_map or ())
     with contextlib.ExitStack() as stack:
-        opened = stack.enter_context(open_workload(resolve_trace(trace), nested_t=nested_t))
+        opened = stack.enter_context(open_workload(resolve_trace(trace), format=format, nested_t=nested_t))
         for sentence in opened.imported.sentences() if opened.imported else ():
             print(f"import: {sentence}", file=sys.stderr)
         profile, simulated = _endpoint(endpoint, settings.time_scale, stack)

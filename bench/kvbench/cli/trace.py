@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from kvbench.cli.trace_options import FormatOption, NestedOption, TraceArgument
 
 if TYPE_CHECKING:
     from kvbench.traces.import_report import ImportReport
@@ -14,28 +16,19 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Check and describe workloads.", no_args_is_help=True, rich_markup_mode=None)
 
-TraceArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="TRACE",
-        help="A trace (native, Weka, Mooncake; or a directory of Weka files), or a bundled workload's name.",
-    ),
-]
-NestedOption = Annotated[
-    Literal["auto", "absolute", "relative"],
-    typer.Option(help="What times inside a Weka sub-agent count from: the trace's start, or the sub-agent's."),
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command()
-def validate(trace: TraceArgument, nested_t: NestedOption = "auto", as_json: JsonOption = False) -> None:
+def validate(
+    trace: TraceArgument, format: FormatOption = None, nested_t: NestedOption = "auto", as_json: JsonOption = False
+) -> None:
     """Check a trace and list every problem with its line. Exit code 0: it can be run; 2: it cannot."""
     from kvbench.errors import EXIT_USAGE
     from kvbench.traces.bundled import resolve_trace
     from kvbench.traces.importing import validate_workload
 
-    found = validate_workload(resolve_trace(trace), nested_t=nested_t)
+    found = validate_workload(resolve_trace(trace), format=format, nested_t=nested_t)
     if as_json:
         _print_json(_validation_json(found))
     else:
@@ -45,13 +38,15 @@ def validate(trace: TraceArgument, nested_t: NestedOption = "auto", as_json: Jso
 
 
 @app.command()
-def info(trace: TraceArgument, nested_t: NestedOption = "auto", as_json: JsonOption = False) -> None:
+def info(
+    trace: TraceArgument, format: FormatOption = None, nested_t: NestedOption = "auto", as_json: JsonOption = False
+) -> None:
     """Describe a trace: sessions, sub-agents, turns, tokens, pauses and shared prompts."""
     from kvbench.traces.bundled import resolve_trace
     from kvbench.traces.importing import open_workload
     from kvbench.traces.stats import trace_stats
 
-    with open_workload(resolve_trace(trace), nested_t=nested_t) as opened:
+    with open_workload(resolve_trace(trace), format=format, nested_t=nested_t) as opened:
         stats = trace_stats(opened)
         doubts = len(opened.warnings)
         imported = opened.imported

@@ -12,8 +12,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from kvbench.model import Message, TraceHeader, Turn
-from kvbench.traces.foreign import NativeSink, shared_blocks
+from kvbench.model import Message, Turn
+from kvbench.traces.formats.base import Format, Import
+from kvbench.traces.formats.sink import shared_blocks
+from kvbench.traces.formats.source import Head, SourceFile
 from kvbench.traces.lines import LineError, convert_object
 
 DEFAULT_BLOCK_SIZE = 512
@@ -60,18 +62,56 @@ class BlocksDoNotFitError(LineError):
 
 
 class MooncakeConverter:
-    """Feed it the rows of one file in order; native lines go to `sink`."""
+    """The rows of one file, in order. Ids hold for the file: a source of several has no meaning for them."""
 
-    def __init__(self, sink: NativeSink, block_size: int, header: TraceHeader) -> None:
-        self.rows = 0
-        self.block_size = block_size
-        self.hashed = False
-        self._sink = sink
+    def __init__(self, target: Import) -> None:
+        self._import = target
+        self._sink = target.sink
+        self._files = 0
+        self._begin(DEFAULT_BLOCK_SIZE)
+
+    def file(self, file: SourceFile) -> None:
+        self._files += 1
+        if self._files > 1:
+            raise LineError(
+                "a directory of several files: block ids hold for one file, equal ids of two would pass for one block",
+                hint="name one of the files, or put those that share their ids into one",
+            )
+        if self._rows(file, sure=False):
+            return
+        other = fitting_block_size(raw for _, raw in file.values())
+        self._import.restart()
+        self._begin(other or DEFAULT_BLOCK_SIZE)
+        if other is not None:
+            self._said_by = f"made out: every row's ids fit it, and not {DEFAULT_BLOCK_SIZE}"
+        self._rows(file, sure=True)
+
+    def end(self) -> None:
+        if self._hashed:
+            self._import.block_size, self._import.block_size_from = self._block_size, self._said_by
+
+    def _begin(self, block_size: int) -> None:
+        self._block_size, self._said_by = block_size, "Mooncake's, not said in the file"
+        self._import.units = 0
+        self._hashed = False
         self._sessions: dict[str | int, _SessionState] = {}
         self._last_ms = 0.0
-        sink.header(msgspec.structs.replace(header, block_size=block_size))
+        self._sink.header(msgspec.structs.replace(self._import.header, block_size=block_size))
 
-    def add(self, obj: dict[str, Any], line: int) -> None:
+    def _rows(self, file: SourceFile, *, sure: bool) -> bool:
+        """Convert all rows. False, at the first that contradicts the block size, unless that is `sure`."""
+        for line, obj in self._import.objects(file):
+            try:
+                self._add(obj, line)
+            except BlocksDoNotFitError as error:
+                if not sure:
+                    return False
+                self._import.error(line, error)
+            except LineError as error:
+                self._import.error(line, error)
+        return True
+
+    def _add(self, obj: dict[str, Any], line: int) -> None:
         """Convert one row. Raises LineError naming the field; nothing is then written."""
         row = convert_object(obj, _Row)
         self._check(row)
@@ -111,8 +151,8 @@ class MooncakeConverter:
         session.model = row.model or session.model
         session.timestamp_ms = row.timestamp
         session.turns += 1
-        self.rows += 1
-        self.hashed = self.hashed or session.hashed
+        self._import.units += 1
+        self._hashed = self._hashed or session.hashed
 
     def _session(self, row: _Row, line: int) -> _SessionState:
         hashed = row.messages is None
@@ -165,7 +205,7 @@ class MooncakeConverter:
             raise LineError("missing; a row without messages has its prompt's length", field="input_length")
         if row.hash_ids is None:
             raise LineError("missing; a row has hash_ids or messages", field="hash_ids")
-        check_blocks(row.input_length, len(row.hash_ids), self.block_size)
+        check_blocks(row.input_length, len(row.hash_ids), self._block_size)
 
 
 def check_blocks(tokens: int, ids: int, size: int) -> None:
@@ -196,3 +236,30 @@ def fitting_block_size(lines: Iterable[bytes]) -> int | None:
         if not sizes:
             return None
     return sizes[0]
+
+
+def _matches(head: Head) -> bool:
+    fields = head.fields()
+    if fields & {"kvbench_trace", "turn", "turns", "chat_id", "conversations", "body", "requests"}:
+        return False
+    has_content = "hash_ids" in fields or "messages" in fields
+    return "input_length" in fields or (has_content and ("timestamp" in fields or "delay" in fields))
+
+
+MOONCAKE = Format(
+    name="mooncake",
+    about="Mooncake",
+    unit="row",
+    matches=_matches,
+    converter=MooncakeConverter,
+    notes={
+        "no_pause_known": "requests with neither a time nor a pause: {n} (they follow at once)",
+        "pauses_with_answer": "pauses that hold the answer's own time too: {n} (the trace does not say how long it "
+        "took)",
+        "out_of_order": "rows earlier than the row before: {n} (arrivals follow the timestamps; those of one "
+        "timestamp, --sessions and --rate follow the file)",
+        "hash_ids_left_out": "rows with messages and hash ids: {n} (the messages are sent)",
+        "answers_missing": "rows that add messages without the answer before them: {n} (--history live puts it in)",
+        "row_extra": "rows with request fields of their own (extra): {n} (kept, and not sent)",
+    },
+)

@@ -11,9 +11,13 @@ from typing import Any, BinaryIO, cast
 import msgspec
 
 from kvbench.errors import FailedError
-from kvbench.model import TraceHeader, Turn
+from kvbench.model import SharedPrompt, TraceHeader, Turn
+from kvbench.traces.import_report import Dropped
 from kvbench.traces.problems import ProblemLog
-from kvbench.traces.write import header_line, turn_fields
+from kvbench.traces.write import header_line, prefix_line, turn_fields
+
+SHOWN_DROPPED = 20
+"""How many of the things left out are named one by one; all are counted."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -30,12 +34,22 @@ class NativeSink:
         """Line of the source (0: none) for each native line."""
         self.notes: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
+        self.dropped_lines: list[Dropped] = []
         self.names: set[str] = set()
         self.turns = 0
         self.sub_agents = 0
 
     def header(self, header: TraceHeader) -> None:
         self._write(header_line(header), 0)
+
+    def prompt(self, prompt: SharedPrompt, line: int) -> None:
+        """A shared prompt, before the first turn that names it; `line` of the source."""
+        self._write(prefix_line(prompt), line)
+
+    def raw(self, native: bytes, line: int) -> None:
+        """A line that is a native one already; whether it is right, reading it again will say."""
+        self._write(native if native.endswith(b"\n") else native + b"\n", line)
+        self.turns += 1
 
     def turn(self, turn: Turn) -> None:
         """turn.line is the line of the source."""
@@ -53,6 +67,12 @@ class NativeSink:
         self.names.add(name)
         return name
 
+    def drop(self, code: str, line: int, reason: str, file: str | None = None) -> None:
+        """Something of the source is left out: counted under `code`, and named while there is room."""
+        self.dropped[code] += 1
+        if len(self.dropped_lines) < SHOWN_DROPPED:
+            self.dropped_lines.append(Dropped(line=line, reason=reason, file=file))
+
     def restart(self) -> None:
         """Forget everything written."""
         self.stream.seek(0)
@@ -60,6 +80,7 @@ class NativeSink:
         del self.source_lines[:]
         self.notes.clear()
         self.dropped.clear()
+        del self.dropped_lines[:]
         self.names.clear()
         self.turns = self.sub_agents = 0
 
