@@ -9,11 +9,10 @@ from typing import Any
 import msgspec
 
 from kvbench.model import Message, Session, Tree
+from kvbench.traces.content_blocks import CHARS_PER_TOKEN
 from kvbench.traces.context import Context, ContextBuilder
 from kvbench.traces.native import TraceFile
-
-CHARS_PER_TOKEN = 4
-"""Of estimates, which are labelled as such: a tokenizer and the chat template are the endpoint's, not the trace's."""
+from kvbench.traces.timeline import timeline
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +84,7 @@ class _Totals:
     def add_tree(self, tree: Tree) -> None:
         self.sub_agents += len(tree.sessions) - 1
         self.depth = max(self.depth, _depth(tree))
-        self.span_s = max(self.span_s, last_start_s(tree))
+        self.span_s = max(self.span_s, timeline(tree)[-1].start_s)
         for session in tree.sessions:
             self._add_session(session)
 
@@ -143,35 +142,6 @@ class _Totals:
             ),
             models=tuple(self.models),
         )
-
-
-def last_start_s(tree: Tree) -> float:
-    """When the tree's last turn starts at the earliest, in trace time: answers take recorded e2e_s, or no time."""
-    ends: dict[tuple[str, int], float] = {}
-    at = dict.fromkeys((session.session_id for session in tree.sessions), 0)
-    length = {session.session_id: len(session.turns) for session in tree.sessions}
-    last = 0.0
-    moved = True
-    while moved:
-        moved = False
-        for session in tree.sessions:
-            name = session.session_id
-            while at[name] < length[name]:
-                turn = session.turns[at[name]]
-                waits = [(other, length[other] - 1) for other in turn.after]
-                if turn.turn:
-                    waits.append((name, turn.turn - 1))
-                elif turn.parent is not None:
-                    waits.append((turn.parent.session_id, turn.parent.turn))
-                if any(wait not in ends for wait in waits):
-                    break
-                start = max((ends[wait] for wait in waits), default=tree.start_s) + turn.delay_s
-                e2e_s = turn.recorded.e2e_s if turn.recorded is not None else None
-                ends[name, turn.turn] = start + (e2e_s or 0.0)
-                last = max(last, start)
-                at[name] += 1
-                moved = True
-    return last
 
 
 class _ContextSize:
