@@ -50,8 +50,13 @@ class TurnRef(msgspec.Struct, frozen=True):
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
-    """What the trace's source measured for a turn."""
+    """What the trace's source measured for a turn.
 
+    at_s: when the source dates the turn's start, in seconds after its tree's start_s; the clock that decides a replay
+    is delay_s, not this.
+    """
+
+    at_s: float | None = None
     ttft_s: float | None = None
     e2e_s: float | None = None
     cached_tokens: int | None = None

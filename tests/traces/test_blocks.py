@@ -166,3 +166,22 @@ def test_public_hash_ids_come_through_whole() -> None:
     rows.sort(key=lambda row: row["timestamp"])
     found = chains(data("mooncake", "conversation_first400.jsonl"))
     assert [(tokens, ids) for _, _, _, tokens, ids in found] == [(row["input_length"], row["hash_ids"]) for row in rows]
+
+
+def test_weka_requests_by_the_times_that_its_file_writes() -> None:
+    """A sub-agent's request is at the entry's t plus its own: reference_weka_lru.py."""
+    for path in sorted(data("weka").glob("trace_*.json")):
+        rows: list[tuple[float, int, list[int]]] = []
+        for entry in json.loads(path.read_text())["requests"]:
+            nested = entry["requests"] if entry["type"] == "subagent" else [entry]
+            base = entry["t"] if entry["type"] == "subagent" else 0.0
+            rows += [(base + request["t"], request["in"], request["hash_ids"]) for request in nested]
+        rows.sort(key=lambda row: row[0])
+        with open_workload(path) as trace:
+            found = list(BlockedTrace(trace, times="recorded").in_order())
+        assert [request.start_s for request, _ in found] == pytest.approx([row[0] for row in rows])
+        assert [request.input_tokens for request, _ in found] == [row[1] for row in rows]
+        ids: dict[int, int] = {}
+        renumbered = [[ids.setdefault(block, len(ids) + 1) for block in row[2]] for row in rows]
+        theirs: dict[int, int] = {}
+        assert [[theirs.setdefault(block, len(theirs) + 1) for block in chain] for _, chain in found] == renumbered

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kvbench.traces.native import open_trace
-from kvbench.traces.timeline import timeline
+from kvbench.traces.timeline import recorded_timeline, timeline
 
 
 def lines(*rows: str) -> str:
@@ -43,3 +43,26 @@ def test_what_is_waited_for_comes_first_of_those_that_start_together(tmp_path: P
     )
     with open_trace(path) as trace:
         assert [(at.session, at.turn) for at in timeline(trace.read_tree(0))] == [(0, 0), (1, 0), (1, 1), (0, 1)]
+
+
+def test_the_sources_own_dates(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(
+        lines(
+            turn("r", 0, ', "start_s": 10, "recorded": {"at_s": 0, "e2e_s": 9}'),
+            turn("r", 1, ', "delay_s": 7, "recorded": {"at_s": 4}'),
+            turn("r", 2, ', "delay_s": 7, "recorded": {"at_s": 3}'),
+            turn("a", 0, ', "parent": {"session_id": "r", "turn": 0}, "recorded": {"at_s": 2, "e2e_s": 5}'),
+        )
+    )
+    with open_trace(path) as trace:
+        found = recorded_timeline(trace.read_tree(0))
+    # the third turn is dated before the second: it keeps its place in the session
+    assert found == [(10, 0, 0, 19), (12, 1, 0, 17), (14, 0, 1, 14), (14, 0, 2, 14)]
+
+
+def test_one_turn_without_a_date_is_enough_for_none(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(lines(turn("r", 0, ', "recorded": {"at_s": 0}'), turn("r", 1, ', "recorded": {"e2e_s": 1}')))
+    with open_trace(path) as trace:
+        assert recorded_timeline(trace.read_tree(0)) is None

@@ -79,7 +79,8 @@ def test_a_request_keeps_what_it_was(tmp_path: Path) -> None:
         (4, (6,)),
     ]
     assert [turn.model for turn in session.turns] == ["big", "small", None], "a model holds for the rest of its session"
-    assert one.recorded == Recorded(ttft_s=0.5, e2e_s=2.0)
+    assert one.recorded == Recorded(at_s=0.0, ttft_s=0.5, e2e_s=2.0)
+    assert two.recorded == Recorded(at_s=10.0, e2e_s=2.0)
     assert (one.extra["streamed"], one.extra["stop"], one.extra["tool_tokens"]) == (True, "tool_use", 300)
     assert [turn.line for turn in session.turns] == [1, 1, 1]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -17,11 +17,15 @@ from kvbench.errors import UsageError
 from kvbench.model import Session, Tree, Turn
 from kvbench.traces.content_blocks import CHARS_PER_TOKEN, ContentBlocks, ContentRule
 from kvbench.traces.native import TraceFile
-from kvbench.traces.timeline import timeline
+from kvbench.traces.timeline import TimedTurn, recorded_timeline, timeline
 from kvbench.traces.tokenizers import Tokenizer
 
 DEFAULT_BLOCK_SIZE = 64
 """Tokens a block, for traces with text, where none is asked for."""
+
+
+Times = Literal["replay", "recorded"]
+"""Whose times order the requests: a replay's, or the source's own where it dates every turn of a tree."""
 
 
 class BlockRequest(NamedTuple):
@@ -60,7 +64,14 @@ class BlockedTrace:
     UsageError. tokenizer: for turns with text; None estimates 4 characters a token.
     """
 
-    def __init__(self, trace: TraceFile, *, block_size: int | None = None, tokenizer: Tokenizer | None = None) -> None:
+    def __init__(
+        self,
+        trace: TraceFile,
+        *,
+        block_size: int | None = None,
+        tokenizer: Tokenizer | None = None,
+        times: Times = "replay",
+    ) -> None:
         own = trace.header.block_size if trace.has_hash_ids else None
         if own is not None and block_size not in (None, own):
             raise UsageError(
@@ -72,6 +83,7 @@ class BlockedTrace:
         self.hashed_turns = 0
         """Turns read so far that have hash ids."""
         self.text_turns = 0
+        self._times = times
         self._tokenizer = tokenizer
         self.text_rule = ContentRule(self.block_size, tokenizer, trace.prefixes)
 
@@ -94,7 +106,7 @@ class BlockedTrace:
         return Blocking(block_size=self.block_size, tokens="; ".join(said))
 
     def requests(self) -> Iterator[BlockRequest]:
-        """Tree by tree in file order, each in the order of its timeline; one tree in memory at a time.
+        """Tree by tree in file order, each in order of time; one tree in memory at a time.
 
         In trace time as a whole: sort by start_s, stably.
         """
@@ -109,7 +121,7 @@ class BlockedTrace:
         """
         starts, trees = array("d"), array("I")
         for i, tree in enumerate(self.trace.trees()):
-            for timed in timeline(tree):
+            for timed in self._timed(tree):
                 starts.append(timed.start_s)
                 trees.append(i)
         live: dict[int, Iterator[tuple[BlockRequest, list[int]]]] = {}
@@ -132,9 +144,13 @@ class BlockedTrace:
             chain.extend(request.new_ids)
             yield request, chain.copy()
 
+    def _timed(self, tree: Tree) -> list[TimedTurn]:
+        recorded = recorded_timeline(tree) if self._times == "recorded" else None
+        return timeline(tree) if recorded is None else recorded
+
     def _tree(self, tree: Tree) -> Iterator[BlockRequest]:
         cutters = [_Cutter(session, self) for session in tree.sessions]
-        for start_s, number, at, end_s in timeline(tree):
+        for start_s, number, at, end_s in self._timed(tree):
             session = tree.sessions[number]
             turn = session.turns[at]
             kept, new_ids, tokens = cutters[number].next(turn)

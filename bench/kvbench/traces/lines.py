@@ -62,6 +62,7 @@ class _ParentLine(msgspec.Struct, omit_defaults=True):
 
 
 class _RecordedLine(msgspec.Struct, omit_defaults=True):
+    at_s: _Time | None = None
     ttft_s: _Time | None = None
     e2e_s: _Time | None = None
     cached_tokens: _Count | None = None
@@ -223,6 +224,7 @@ def _shared_prompt(raw: bytes) -> SharedPrompt:
 
 def _recorded(line: _RecordedLine) -> Recorded:
     return Recorded(
+        at_s=line.at_s,
         ttft_s=line.ttft_s,
         e2e_s=line.e2e_s,
         cached_tokens=line.cached_tokens,

@@ -1,7 +1,8 @@
 """When the turns of a tree run in trace time, if nothing but the trace decides: no server, no scale.
 
-A turn starts `delay_s` after the last of what it waits for has ended; an answer takes its recorded e2e_s, or no time
-where the source has none.
+`timeline` is a replay's: a turn starts `delay_s` after the last of what it waits for has ended; an answer takes its
+recorded e2e_s, or no time where the source has none. `recorded_timeline` is what the source dates, where it dates every
+turn.
 """
 
 from __future__ import annotations
@@ -55,6 +56,28 @@ def timeline(tree: Tree) -> list[TimedTurn]:
                 delay_s = sessions[other[0]].turns[other[1]].delay_s
                 heapq.heappush(ready, (freed_s[other] + delay_s, *other))
     return done
+
+
+def recorded_timeline(tree: Tree) -> list[TimedTurn] | None:
+    """All turns by the source's own dates (`recorded.at_s`); None where a turn has none.
+
+    A turn is put no earlier than the one before it in its session; of those that start together, the order is
+    timeline's.
+    """
+    at_s: list[list[float]] = []
+    for session in tree.sessions:
+        starts: list[float] = []
+        for turn in session.turns:
+            if turn.recorded is None or turn.recorded.at_s is None:
+                return None
+            start_s = tree.start_s + turn.recorded.at_s
+            starts.append(max(start_s, starts[-1]) if starts else start_s)
+        at_s.append(starts)
+    turns = []
+    for _, i, at, _ in timeline(tree):
+        start_s = at_s[i][at]
+        turns.append(TimedTurn(start_s, i, at, start_s + _e2e_s(tree.sessions[i].turns[at])))
+    return sorted(turns, key=lambda timed: timed.start_s)
 
 
 def _chain(turns: tuple[Turn, ...], start_s: float) -> list[TimedTurn]:

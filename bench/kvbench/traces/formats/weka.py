@@ -85,13 +85,13 @@ class WekaConverter:
         reading, marker, agent_count = self._readings(trace, notes)
         doubts = totals_doubts(trace)
         root = Agent("", Entry(t=0.0, type="subagent"), [], [])
-        place(trace.requests, "requests", 0.0, reading, marker, root)
+        place(trace.requests, "requests", reading, marker, root)
         name = str(trace.id) if trace.id not in (None, "") else default_name
         turns: list[Turn] = []
         for session in root_sessions(root, notes):
             session.name = self._sink.name(name if session is root else f"{name}.{_agent_name(session)}")
             extra = {"tool_tokens": trace.tool_tokens, "system_tokens": trace.system_tokens} if session is root else {}
-            self._session(session, None, trace.block_size, line, extra, notes, turns)
+            self._session(session, None, session.start_s, trace.block_size, line, extra, notes, turns)
         self._write(turns, trace.block_size)
         if not turns:
             self._import.drop("empty_trace", line, "a trace without any request")
@@ -126,6 +126,7 @@ class WekaConverter:
         self,
         session: Agent,
         parent: tuple[Agent, int] | None,
+        tree_s: float,
         block_size: int,
         line: int,
         extra: dict[str, Any],
@@ -169,14 +170,14 @@ class WekaConverter:
                     hash_ids=self._renumbered(ids[keep:]),
                     keep_blocks=keep or None,
                     model=entry.model if entry.model and entry.model != model else None,
-                    recorded=_recorded(entry),
+                    recorded=_recorded(request, tree_s),
                     extra=_extra(entry, extra if number == 0 else {}, session.entry if number == 0 else None),
                 )
             )
             model = entry.model or model
         for number, agents in children.items():
             for agent in agents:
-                self._session(agent, (session, number), block_size, line, {}, notes, turns)
+                self._session(agent, (session, number), tree_s, block_size, line, {}, notes, turns)
 
     def _renumbered(self, ids: list[int]) -> tuple[int, ...]:
         known = self._ids
@@ -238,10 +239,10 @@ def _output_tokens(request: Timed, notes: Counter[str]) -> int:
     return max(out, 1)
 
 
-def _recorded(entry: Entry) -> Recorded | None:
-    if entry.ttft is None and entry.api_time is None:
-        return None
-    return Recorded(ttft_s=entry.ttft, e2e_s=entry.api_time)
+def _recorded(request: Timed, tree_s: float) -> Recorded:
+    entry = request.entry
+    at_s = round(max(request.written_s - tree_s, 0.0), 6)
+    return Recorded(at_s=at_s, ttft_s=entry.ttft, e2e_s=entry.api_time)
 
 
 def _extra(entry: Entry, trace: dict[str, Any], agent: Entry | None) -> dict[str, Any]:

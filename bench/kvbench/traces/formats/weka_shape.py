@@ -60,6 +60,8 @@ class Timed(msgspec.Struct):
     start_s: float
     end_s: float
     """start_s where the source has no api_time."""
+    written_s: float
+    """Start as the source writes it: nested times count from the entry's, whatever that dates."""
 
 
 class Agent(msgspec.Struct):
@@ -102,24 +104,35 @@ def collect_agents(
             collect_agents(entry.requests, f"{field}.requests", out, notes)
 
 
-def place(entries: list[Entry], path: str, base_s: float, reading: Reading, marker: Marker, session: Agent) -> None:
-    """Put requests and sub-agents of one level into `session`, in trace time; base_s is when its `t` counts from."""
+def place(
+    entries: list[Entry],
+    path: str,
+    reading: Reading,
+    marker: Marker,
+    session: Agent,
+    base_s: float = 0.0,
+    written_s: float = 0.0,
+) -> None:
+    """Put requests and sub-agents of one level into `session`, in trace time; base_s is when its `t` counts from, and
+    written_s the same as the source writes it."""
     for index, entry in enumerate(entries):
         field = f"{path}[{index}]"
         if entry.type != "subagent":
             start_s = base_s + entry.t
-            session.requests.append(Timed(field, entry, start_s, start_s + (entry.api_time or 0.0)))
+            end_s = start_s + (entry.api_time or 0.0)
+            session.requests.append(Timed(field, entry, start_s, end_s, written_s + entry.t))
             continue
         nested = entry.requests or []
-        inner_s = 0.0
+        inner_s = inner_written_s = 0.0
         if reading == "relative":
             inner_s = base_s + entry.t
+            inner_written_s = written_s + entry.t
             if marker == "end":
                 ends = [request.t + (request.api_time or 0.0) for request in nested]
                 length = entry.duration_ms / 1000 if entry.duration_ms is not None else max(ends, default=0.0)
                 inner_s = max(inner_s - length, 0.0)
         agent = Agent(field, entry, [], [])
-        place(nested, f"{field}.requests", inner_s, reading, marker, agent)
+        place(nested, f"{field}.requests", reading, marker, agent, inner_s, inner_written_s)
         if agent.requests:
             session.agents.append(agent)
         else:  # Of one that only called others, those others are what there is to replay.
