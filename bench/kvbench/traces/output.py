@@ -30,7 +30,9 @@ def trace_output(path: Path | None) -> Iterator[Write]:
         handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise FailedError(f"{path}: cannot be written: {reason}", hint="name a file in a directory that is there") from None
+        raise FailedError(
+            f"{path}: cannot be written: {reason}", hint="name a file in a directory that is there"
+        ) from None
     try:
         with os.fdopen(handle, "wb", buffering=1 << 20) as stream:
             yield stream.write

@@ -1,4 +1,4 @@
-"""How many session trees have a thing: what at least `shared_by` of them have is shared, the rest is private to a tree."""
+"""How many session trees have a thing: what enough of them have is shared, the rest is private to a tree."""
 
 from __future__ import annotations
 

@@ -62,7 +62,10 @@ class Plan:
         self._wanted = wanted
         self.selected = [_selected(source, wanted) for source in sources]
         _refuse_nothing(sources, self.selected, wanted)
-        starts = [[source.tree_entries[i].start_s for i in trees] for source, trees in zip(sources, self.selected, strict=True)]
+        starts = [
+            [source.tree_entries[i].start_s for i in trees]
+            for source, trees in zip(sources, self.selected, strict=True)
+        ]
         # Sources have clocks of their own; what is put together begins together.
         origin = [min(times, default=0.0) if len(sources) > 1 else 0.0 for times in starts]
         self._starts = [[start - at for start in times] for times, at in zip(starts, origin, strict=True)]
@@ -80,10 +83,14 @@ class Plan:
             return
         copies = range(self._wanted.copies)
         counts = [len(trees) for trees in self.selected]
-        start = np.concatenate([np.array(self._starts[s]) + self.shifts_s[k] for k in copies for s in range(len(counts))])
+        start = np.concatenate(
+            [np.array(self._starts[s]) + self.shifts_s[k] for k in copies for s in range(len(counts))]
+        )
         copy = np.repeat(np.arange(self._wanted.copies), sum(counts))
         source = np.tile(np.repeat(np.arange(len(counts)), counts), self._wanted.copies)
-        tree = np.tile(np.concatenate([np.array(trees, dtype=np.int64) for trees in self.selected]), self._wanted.copies)
+        tree = np.tile(
+            np.concatenate([np.array(trees, dtype=np.int64) for trees in self.selected]), self._wanted.copies
+        )
         for at in np.argsort(start, kind="stable"):
             yield Place(round(float(start[at]), _MS), int(source[at]), int(copy[at]), int(tree[at]))
 
@@ -105,7 +112,8 @@ def _refuse_nothing(sources: Sequence[TraceFile], selected: Sequence[list[int]],
             some = ", ".join(entry.root_id for entry in sources[0].tree_entries[:5])
             raise UsageError(
                 f'--session "{pattern}" fits no root session',
-                hint=f"sub-agents come with their root; root sessions are {some}" + (", ..." if len(sources[0].tree_entries) > 5 else ""),
+                hint=f"sub-agents come with their root; root sessions are {some}"
+                + (", ..." if len(sources[0].tree_entries) > 5 else ""),
             )
     for source, trees in zip(sources, selected, strict=True):
         if not trees:

@@ -15,13 +15,16 @@ from typing import Any
 import msgspec
 
 from kvbench.errors import InputError
-from kvbench.model import Session, SharedPrompt, TraceHeader, Tree, Turn, TurnRef
+from kvbench.model import Session, SharedPrompt, TraceHeader, Tree, Turn, TurnRef, Warning
 from kvbench.traces.native import TraceFile
 from kvbench.traces.output import Write
 from kvbench.traces.transforming.owners import Owners
 from kvbench.traces.transforming.plan import Place, Plan, Transform
 from kvbench.traces.transforming.texts import TextOwners
 from kvbench.traces.write import header_line, prefix_line, turn_line
+
+_MORE_HITS = 0.005
+"""Copies that raise the ceiling hit rate by more than this share something that the sources' trees hardly do."""
 
 
 class BlockCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +58,7 @@ class TransformReport(msgspec.Struct, frozen=True, kw_only=True):
     """Distinct blocks that copies share."""
     source_blocks: BlockCounts
     result_blocks: BlockCounts
+    warnings: tuple[Warning, ...]
 
 
 def transform(sources: Sequence[TraceFile], wanted: Transform, write: Write) -> TransformReport:
@@ -158,7 +162,9 @@ class _Work:
         self._sessions += len(tree.sessions)
         self._same += place.copy > 0 and not own
 
-    def _copied_texts(self, session: Session, prefixes: dict[str, SharedPrompt], copy: int) -> dict[int, dict[str, Any]]:
+    def _copied_texts(
+        self, session: Session, prefixes: dict[str, SharedPrompt], copy: int
+    ) -> dict[int, dict[str, Any]]:
         return self._texts.copied(session, prefixes, f"[copy {copy + 1}] ") if copy else {}
 
     def _ids(self, ids: tuple[int, ...], place: Place) -> tuple[tuple[int, ...], bool]:
@@ -197,6 +203,8 @@ class _Work:
         return fields
 
     def report(self, shifts_s: tuple[float, ...]) -> TransformReport:
+        source = _counts(self._source_sent, len(self._blocks))
+        result = _counts(self._result_sent, self._seen.count(1))
         return TransformReport(
             source_trees=sum(source.tree_count for source in self._sources),
             source_turns=sum(source.turn_count for source in self._sources),
@@ -210,8 +218,9 @@ class _Work:
             renamed_sources=sum(bool(group[0]) for group in self._suffixes),
             copies_without_private=self._same,
             shared_blocks=self._blocks.shared(self._wanted.shared_by),
-            source_blocks=_counts(self._source_sent, len(self._blocks)),
-            result_blocks=_counts(self._result_sent, self._seen.count(1)),
+            source_blocks=source,
+            result_blocks=result,
+            warnings=_doubts(source, result, self._wanted),
         )
 
 
@@ -223,6 +232,20 @@ def _blocks_of(turn: Turn, before: int) -> int:
 def _counts(blocks: int, distinct: int) -> BlockCounts:
     hits = blocks - distinct
     return BlockCounts(blocks=blocks, distinct=distinct, hit_blocks=hits, hit_rate=hits / blocks if blocks else None)
+
+
+def _doubts(source: BlockCounts, result: BlockCounts, wanted: Transform) -> tuple[Warning, ...]:
+    if wanted.copies == 1 or not source.blocks or not result.blocks:
+        return ()
+    if result.hit_blocks * source.blocks <= (source.hit_blocks + _MORE_HITS * source.blocks) * result.blocks:
+        return ()
+    return (
+        Warning(
+            code="copies_raise_hits",
+            message=f"copies hit one another: what {wanted.shared_by} trees share, all their copies share",
+            advice="where the requests of a conversation are trees of their own, raise --shared-by",
+        ),
+    )
 
 
 def _suffixes(names: Sequence[set[str]], copies: int) -> list[list[str]]:
