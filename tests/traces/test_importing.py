@@ -38,7 +38,14 @@ BAILIAN = {"chat_id": 160, "parent_chat_id": -1, "timestamp": 62.5, "input_lengt
         ("\n" + json.dumps(ROW) + "\n", "mooncake"),
         ('{"delay": 5, "session_id": "a", "messages": []}', "mooncake"),
         ('{"session_id": "a", "turn": 0, "hash_ids": [], "input_length": 1}', "native"),
-        (json.dumps({**BAILIAN, "hash_ids": [1, 2, 3]}), "native"),
+        (json.dumps({**BAILIAN, "hash_ids": [1, 2, 3]}), "bailian"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:17:03.9799600,4808,10", "azure"),
+        ("arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,4808,10\n", "splitwise"),
+        ("Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,GPT-4,1,1,2,API log\n", "burstgpt"),
+        (
+            "\ufeffTimestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type",
+            "burstgpt",
+        ),
         ('{"session_id": "root", "turns": [{"messages": []}]}', "native"),
         ('{"body": {"messages": []}, "timestamp": 5, "messages": []}', "native"),
         ("[1, 2]", "native"),
@@ -55,7 +62,7 @@ def test_formats_are_told_apart_by_content(tmp_path: Path, text: str, format_: s
 
 def test_what_no_reader_knows_is_refused_as_it_always_was(tmp_path: Path) -> None:
     path = tmp_path / "x"
-    path.write_text(json.dumps({**BAILIAN, "hash_ids": [1, 2, 3]}))
+    path.write_text(json.dumps(BAILIAN))
     with pytest.raises(InputError, match="not a native kvbench trace"):
         open_workload(path)
     with pytest.raises(InputError, match="no such file"):
