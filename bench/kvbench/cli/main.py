@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from kvbench import __version__
-from kvbench.cli import run, runs, show, sim, trace
+from kvbench.cli import model, run, runs, show, sim, trace
 from kvbench.errors import EXIT_FAILED, EXIT_INTERRUPTED, KvbenchError
 
 app = typer.Typer(
@@ -46,6 +46,7 @@ app.add_typer(trace.app, name="trace")
 app.command("sim")(sim.sim)
 app.command("show")(show.show)
 app.command("runs")(runs.runs)
+app.command("model")(model.model)
 
 
 def main() -> None:
