@@ -1,4 +1,4 @@
-"""Public traces as native ones, read without the package's own readers, and the hits that their ids alone allow."""
+"""Public traces read without the package's own readers, and the hits that their ids alone allow."""
 
 from __future__ import annotations
 
@@ -31,46 +31,39 @@ def data(*parts: str) -> Path:
     return Path(root, *parts)
 
 
-def weka(path: Path, out: Path) -> list[Prompt]:
-    """Write `path` as a native trace: sub-agents are children of the request before them; nobody joins them."""
+def weka(path: Path) -> list[Prompt]:
+    """The requests of a Weka trace, depth first; turns of sub-agents under a name of their own."""
     trace = json.loads(path.read_text())
     prompts: list[Prompt] = []
-    lines: list[dict[str, Any]] = [{"kvbench_trace": 1, "name": trace["id"], "block_size": WEKA_BLOCK}]
 
-    def session(name: str, requests: list[dict[str, Any]], first: dict[str, Any]) -> None:
-        before: list[int] = []
+    def session(name: str, requests: list[dict[str, Any]]) -> None:
         turn = 0
         for request in requests:
             if request["type"] == "subagent":
-                parent = {"session_id": name, "turn": max(turn - 1, 0)}
-                session(f"{name}.{len(lines)}", request["requests"], {"parent": parent})
+                session(f"{name}.{len(prompts)}", request["requests"])
                 continue
-            ids = request["hash_ids"]
-            prompt = Prompt(name, turn, ids, request["in"], max(1, request["out"]))
-            lines.append(_line(prompt, before) | (first if turn == 0 else {"delay_s": request.get("think_time", 0.0)}))
-            prompts.append(prompt)
-            before, turn = ids, turn + 1
+            prompts.append(Prompt(name, turn, request["hash_ids"], request["in"], max(1, request["out"])))
+            turn += 1
 
-    session(trace["id"], trace["requests"], {"start_s": 0})
-    _write(out, lines)
+    session(trace["id"], trace["requests"])
     return prompts
 
 
-def mooncake(path: Path, out: Path, *, longest: int | None = None, rows: int | None = None) -> list[Prompt]:
-    """Write the rows of `path` up to `longest` input tokens, the first `rows` of them, as a native trace."""
-    prompts: list[Prompt] = []
-    lines: list[dict[str, Any]] = [{"kvbench_trace": 1, "name": "mooncake", "block_size": MOONCAKE_BLOCK}]
-    for number, text in enumerate(path.read_text().splitlines()):
-        row = json.loads(text)
-        if longest is not None and row["input_length"] > longest:
-            continue
-        if len(prompts) == rows:
-            break
-        prompt = Prompt(f"row{number}", 0, row["hash_ids"], row["input_length"], row["output_length"])
-        lines.append(_line(prompt, []) | {"start_s": row["timestamp"] / 1000})
-        prompts.append(prompt)
-    _write(out, lines)
-    return prompts
+def mooncake(path: Path, longest: int | None = None) -> list[Prompt]:
+    """The rows of a Mooncake file, up to `longest` input tokens, each a session named after its line."""
+    rows = enumerate(map(json.loads, path.read_text().splitlines()), 1)
+    return [
+        Prompt(f"row{line}", 0, row["hash_ids"], row["input_length"], row["output_length"])
+        for line, row in rows
+        if longest is None or row["input_length"] <= longest
+    ]
+
+
+def short_rows(path: Path, out: Path, longest: int, rows: int | None = None) -> Path:
+    """`out`, with the first `rows` of the file's rows of up to `longest` input tokens, as they are."""
+    lines = [line for line in path.read_text().splitlines() if json.loads(line)["input_length"] <= longest]
+    out.write_text("\n".join(lines[:rows]))
+    return out
 
 
 def hits_of_ids(prompts: Iterable[Prompt], trace_block: int, server_block: int) -> list[tuple[int, int]]:
@@ -91,21 +84,3 @@ def hits_of_ids(prompts: Iterable[Prompt], trace_block: int, server_block: int) 
         whole = prompt.ids[: prompt.input_tokens // trace_block]
         seen.update(tuple(whole[:n]) for n in range(1, len(whole) + 1))
     return bounds
-
-
-def _line(prompt: Prompt, before: list[int]) -> dict[str, Any]:
-    keep = 0
-    while keep < min(len(before), len(prompt.ids)) and before[keep] == prompt.ids[keep]:
-        keep += 1
-    return {
-        "session_id": prompt.session_id,
-        "turn": prompt.turn,
-        "input_tokens": prompt.input_tokens,
-        "output_tokens": prompt.output_tokens,
-        "keep_blocks": keep,
-        "hash_ids": prompt.ids[keep:],
-    }
-
-
-def _write(out: Path, lines: list[dict[str, Any]]) -> None:
-    out.write_text("".join(json.dumps(line) + "\n" for line in lines))

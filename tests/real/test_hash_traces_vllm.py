@@ -1,4 +1,4 @@
-"""Published traces of hash ids on a real vLLM, as token ids: exact lengths, and hits inside the expectation.
+"""Published traces of hash ids, as they are, on a real vLLM, as token ids: exact lengths, expected hits.
 
 The Mooncake rows are the first 16 of the slice that have up to 8,192 input tokens: the whole 183 take 200 s.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from servers.sizes import roomy
 from servers.vllm import VllmServer
-from tests.public_traces import WEKA_BLOCK, Prompt, data, hits_of_ids, mooncake, weka
+from tests.public_traces import WEKA_BLOCK, Prompt, data, hits_of_ids, mooncake, short_rows, weka
 
 pytestmark = [pytest.mark.real, roomy]
 
@@ -55,9 +55,9 @@ def check(got: dict[str, Any], prompts: list[Prompt], cwd: Path) -> dict[tuple[s
 def test_a_session_of_weka_hits_just_what_its_ids_say(
     vllm: VllmServer, kvbench: Any, tmp_path: Path, name: str
 ) -> None:
-    trace = tmp_path / "t.jsonl"
-    prompts = weka(data("weka", f"{name}.json"), trace)
-    got = run(kvbench, trace, "--endpoint", vllm.url, "--time-scale", "0")
+    trace = data("weka", f"{name}.json")
+    prompts = weka(trace)
+    got = run(kvbench, trace, "--endpoint", vllm.url, "--time-scale", "0", "--model", vllm.model)
     cached = check(got, prompts, tmp_path)
     # one turn at a time: every expectation is a point
     assert got["expected_hit_rate"]["exact"] == len(prompts)
@@ -68,8 +68,8 @@ def test_a_session_of_weka_hits_just_what_its_ids_say(
 def test_rows_of_mooncake_that_overlap_stay_inside_the_expectation(
     vllm: VllmServer, kvbench: Any, tmp_path: Path
 ) -> None:
-    trace = tmp_path / "t.jsonl"
-    prompts = mooncake(data("mooncake", "conversation_first400.jsonl"), trace, longest=8_192, rows=ROWS)
+    trace = short_rows(data("mooncake", "conversation_first400.jsonl"), tmp_path / "m.jsonl", 8_192, ROWS)
+    prompts = mooncake(trace)
     assert len(prompts) == ROWS
     got = run(kvbench, trace, "--endpoint", vllm.url, "--time-scale", "0.2")
     check(got, prompts, tmp_path)
@@ -78,8 +78,9 @@ def test_rows_of_mooncake_that_overlap_stay_inside_the_expectation(
 def test_text_has_the_wanted_length_with_the_chat_template_inside(
     vllm: VllmServer, kvbench: Any, tmp_path: Path
 ) -> None:
-    trace, profile = tmp_path / "t.jsonl", tmp_path / "text.toml"
-    prompts = mooncake(data("mooncake", "conversation_first400.jsonl"), trace, longest=2_048, rows=6)
+    profile = tmp_path / "text.toml"
+    trace = short_rows(data("mooncake", "conversation_first400.jsonl"), tmp_path / "m.jsonl", 2_048, 6)
+    prompts = mooncake(trace)
     profile.write_text(f'url = "{vllm.url}"\nhash_prompts = "text"\n')
     got = run(kvbench, trace, "--endpoint", profile, "--time-scale", "0", "--sessions", "1")
     assert got["prompt_lengths"]["exact_turns"] == len(prompts) == 6
