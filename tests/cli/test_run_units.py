@@ -1,4 +1,7 @@
-"""`kvbench run` on the simulated DeepSeek API: expected hits under prefix units, from a local tokenizer's ids."""
+"""`kvbench run` on two stand-ins for the DeepSeek API: expected hits under prefix units.
+
+The simulated endpoint tells a prompt's token ids; the other is as the API is, and a local tokenizer has to make them.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import Any
 import pytest
 import tokenizers
 from tests.cli.conftest import Kvbench
+from tests.deepseek_api import KEY, DeepSeekApi, deepseek_api
 
 from kvbench.sim.process import SimProcess
 
@@ -21,6 +25,13 @@ def deepseek() -> Iterator[SimProcess]:
         yield process
 
 
+@pytest.fixture
+def api() -> Iterator[DeepSeekApi]:
+    with deepseek_api() as api:
+        yield api
+
+
+ENV = {"DEEPSEEK_API_KEY": KEY}
 WORDS = [f"{a}{b}{c}" for a in "abcdefgh" for b in "ijklmnop" for c in "qrstuvwx"]
 
 
@@ -35,7 +46,8 @@ def write_profile(path: Path, url: str, extra: str = "") -> Path:
     words = tokenizers.Tokenizer(model)
     words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     words.save(str(path.with_name("words.json")))
-    path.write_text(f'url = "{url}"\n{extra}\n[expected_hits]\nrule = "units"\nbuild_s = 0.0\n')
+    head = f'url = "{url}"\ndialect = "deepseek"\nmodel = "deepseek-flash"\nkey_env = "DEEPSEEK_API_KEY"\n'
+    path.write_text(f'{head}{extra}\n[expected_hits]\nrule = "units"\nbuild_s = 0.0\n')
     return path
 
 
@@ -50,7 +62,7 @@ def write_trace(path: Path, prompts: list[str]) -> Path:
 
 def run(kvbench: Kvbench, trace: Path, profile: Path, cwd: Path) -> tuple[dict[str, Any], list[int], list[Any]]:
     """The summary; what each turn hit; what it had to: (floor, ceiling, rule)."""
-    done = kvbench("run", trace, "--endpoint", profile, "--time-scale", "0", "--sessions", "1", "--json")
+    done = kvbench("run", trace, "--endpoint", profile, "--time-scale", "0", "--sessions", "1", "--json", env=ENV)
     assert done.returncode in (0, 3), done.stderr
     got: dict[str, Any] = json.loads(done.stdout)
 
@@ -71,25 +83,64 @@ def run(kvbench: Kvbench, trace: Path, profile: Path, cwd: Path) -> tuple[dict[s
 A = text(0, 1200)
 
 
-def test_a_common_prefix_is_hit_by_the_third_request_as_expected(
+def test_a_common_prefix_is_hit_by_the_third_request_as_the_simulated_api_says(
     kvbench: Kvbench, deepseek: SimProcess, tmp_path: Path
 ) -> None:
     trace = write_trace(tmp_path / "abc.jsonl", [A + text(1, 600), A + text(2, 600), A + text(3, 600)])
-    profile = write_profile(tmp_path / "units.toml", deepseek.url, 'tokenizer = "words.json"')
-    got, hits, expected = run(kvbench, trace, profile, tmp_path)
+    got, hits, expected = run(kvbench, trace, write_profile(tmp_path / "units.toml", deepseek.url), tmp_path)
     # 1,200 words and a few marks are 9 whole granules of 128 and 18 of 64
     assert hits == [0, 0, 1152]
-    rule = "units 64..128, built in 0 s, kept 300 s (ids by tokenizer words)"
+    rule = "units 64..128, built in 0 s, kept 300 s"
     assert expected == [(0, 0, rule), (0, 0, rule), (1152, 1152, rule)]
     assert got["rule"] == rule
     assert (got["expected_hit_rate"]["exact"], got["expected_hit_rate"]["below"]) == (3, 0)
 
 
+def test_where_no_ids_are_told_the_profiles_tokenizer_makes_them(
+    kvbench: Kvbench, api: DeepSeekApi, tmp_path: Path
+) -> None:
+    trace = write_trace(tmp_path / "abc.jsonl", [A + text(1, 600), A + text(2, 600), A + text(3, 600)])
+    profile = write_profile(tmp_path / "units.toml", api.url, 'tokenizer = "words.json"')
+    got, hits, expected = run(kvbench, trace, profile, tmp_path)
+    assert hits == [0, 0, 1152]
+    rule = "units 64..128, built in 0 s, kept 300 s (ids by tokenizer words)"
+    assert expected == [(0, 0, rule), (0, 0, rule), (1152, 1152, rule)]
+    assert got["rule"] == rule
+
+
 def test_without_a_tokenizer_there_is_no_expectation_and_the_run_says_why(
-    kvbench: Kvbench, deepseek: SimProcess, tmp_path: Path
+    kvbench: Kvbench, api: DeepSeekApi, tmp_path: Path
 ) -> None:
     trace = write_trace(tmp_path / "one.jsonl", [A])
-    got, _, expected = run(kvbench, trace, write_profile(tmp_path / "plain.toml", deepseek.url), tmp_path)
+    got, _, expected = run(kvbench, trace, write_profile(tmp_path / "plain.toml", api.url), tmp_path)
     assert expected == []
     (why,) = [w["message"] for w in got["warnings"] if w["code"] == "no_expectation"]
     assert "tells no token ids, and its profile names no tokenizer" in why
+
+
+def test_thinking_tools_and_reasoning_are_in_the_ids(kvbench: Kvbench, deepseek: SimProcess, tmp_path: Path) -> None:
+    """With tools the API keeps earlier reasoning in the prompt, without it drops it: lengths agree with the usage, and
+    nothing is outside what is expected."""
+    tool = {"type": "function", "function": {"name": "ls", "parameters": {"type": "object"}}}
+    lines: list[dict[str, Any]] = [{"kvbench_trace": 1, "name": "thinks"}]
+    for name, tools in (("with", [tool]), ("without", [])):
+        answer = {"role": "assistant", "content": text(5, 200), "reasoning_content": text(6, 300)}
+        first = {
+            "session_id": name,
+            "turn": 0,
+            "append": [{"role": "user", "content": text(4, 400)}],
+            "output_tokens": 2,
+        }
+        second = {
+            "session_id": name,
+            "turn": 1,
+            "append": [answer, {"role": "user", "content": "go"}],
+            "output_tokens": 2,
+        }
+        lines += [first | ({"tools": tools} if tools else {}), second]
+    trace = tmp_path / "thinks.jsonl"
+    trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    got, _, expected = run(kvbench, trace, write_profile(tmp_path / "units.toml", deepseek.url), tmp_path)
+    assert len(expected) == 4
+    assert not [w for w in got["warnings"] if w["code"] in ("lengths_differ", "expectation_incomplete")]
+    assert (got["expected_hit_rate"]["below"], got["expected_hit_rate"]["above"]) == (0, 0)

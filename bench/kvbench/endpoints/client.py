@@ -268,13 +268,20 @@ class Endpoint:
         tools: Sequence[dict[str, Any]] = (),
         model: str | None = None,
         prompt: Prompt | None = None,
+        thinking: bool | None = None,
     ) -> list[int] | None:
         """The token ids of a prompt as the server would see it; None where the server has no /tokenize.
 
-        A prompt of token ids is its own answer. FailedError where the server refuses or cannot be reached.
+        A prompt of token ids is its own answer. thinking: as the request has it (DeepSeek). FailedError where the
+        server refuses or cannot be reached.
         """
         if prompt is not None and not isinstance(prompt, str):
             return list(prompt)
+        if self._is_simulated_deepseek:
+            body = deepseek.build_body(
+                model=model, api="chat", stream=False, messages=messages or (), tools=tools, thinking=thinking
+            )
+            return await self._token_ids(body, deepseek.SIMULATOR_TOKENIZE_PATH)
         if self.info is not None and self.info.server == llamacpp.SERVER:
             return await self._llamacpp_ids(messages, tools, prompt)
         if self._dialect != "vllm":
@@ -298,8 +305,13 @@ class Endpoint:
                 return None
         return await self._token_ids(llamacpp.tokenize_body(prompt or ""))
 
-    async def _token_ids(self, payload: dict[str, Any]) -> list[int] | None:
-        page = await self._page(self.profile.root_url + "/tokenize", payload)
+    @property
+    def _is_simulated_deepseek(self) -> bool:
+        server = self.info.server if self.info is not None else None
+        return self._dialect == "deepseek" and server is not None and server.startswith(deepseek.SIMULATOR)
+
+    async def _token_ids(self, payload: dict[str, Any], path: str = "/tokenize") -> list[int] | None:
+        page = await self._page(self.profile.root_url + path, payload)
         if page.status in (404, 405, 501):
             return None
         value = page.json()
@@ -314,6 +326,8 @@ class Endpoint:
         """The token ids of a text alone, without the special tokens a prompt would get; None, errors: as tokenize."""
         if self.info is not None and self.info.server == llamacpp.SERVER:
             return await self._token_ids(llamacpp.tokenize_body(text) | {"add_special": False})
+        if self._is_simulated_deepseek:
+            return await self._token_ids({"prompt": text}, deepseek.SIMULATOR_TOKENIZE_PATH)
         if self._dialect != "vllm":
             return None
         served = self.info.model if self.info is not None else self.profile.model

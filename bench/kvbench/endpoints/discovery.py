@@ -132,7 +132,7 @@ async def discover(profile: EndpointProfile, model: str | None, fetch: Fetch, re
         dialect=dialect,
         model=chosen,
         models=names,
-        server="DeepSeek API" if dialect == "deepseek" and version is None else _server(owner, version),
+        server=_server_of_deepseek(lists) if dialect == "deepseek" and version is None else _server(owner, version),
         block_size=None if cache is None else cache.block_size,
         capacity_tokens=None if cache is None else cache.capacity_tokens,
         max_model_len=_first_int(entry, "max_model_len", "context_length", "context_window"),
@@ -248,6 +248,11 @@ def _server(owner: Any, version: str | None) -> str | None:
     if owner == llamacpp.OWNER:
         return llamacpp.SERVER
     return version if owner in vllm.OWNERS else None
+
+
+def _server_of_deepseek(pages: list[Page]) -> str:
+    simulated = any(page.headers.get("server", "").startswith(deepseek.SIMULATOR) for page in pages)
+    return f"{deepseek.SIMULATOR} (DeepSeek API)" if simulated else "DeepSeek API"
 
 
 def _metrics(pages: list[Page]) -> tuple[ServerMetrics | None, tuple[str, ...]]:

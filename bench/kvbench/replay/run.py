@@ -179,15 +179,15 @@ class _Replay:
             with contextlib.suppress(FailedError):
                 self.writer.update(self._final_info(status, failure, began_ns, health))
 
-    def _sender(self, thinks: bool | None = None) -> EndpointSender:
+    def _sender(self) -> EndpointSender:
         plan = self.plan
-        return EndpointSender(self.endpoint, self.info, plan.settings, plan.model, thinks, plan.model_map)
+        return EndpointSender(self.endpoint, self.info, plan.settings, plan.model, self.thinks, plan.model_map)
 
     # ------------------------------------------------------------------------------------------------ measuring
 
     async def _measure(self) -> ClientHealth:
         settings = self.plan.settings
-        sender = self._sender(thinking(self.plan.trace, self.info, settings))
+        sender = self._sender()
         rate = self.plan.profile.limits.requests_per_minute
         runner = Runner(
             self.plan.trace,

@@ -77,4 +77,6 @@ class EndpointSender:
         return await self._endpoint.send(request)
 
     async def tokenize(self, prompt: Prompt) -> list[int] | None:
-        return await self._endpoint.tokenize(prompt.messages, prompt.tools, self.model(prompt), prompt.token_ids)
+        return await self._endpoint.tokenize(
+            prompt.messages, prompt.tools, self.model(prompt), prompt.token_ids, self._thinking
+        )

@@ -20,6 +20,9 @@ MODEL = "deepseek-flash"
 KEY_ENV = "DEEPSEEK_API_KEY"
 OWNER = "deepseek"
 """owned_by in /models."""
+SIMULATOR = "kvbench-sim"
+"""How the simulated endpoint names itself. It tells a prompt's token ids, which the API does not."""
+SIMULATOR_TOKENIZE_PATH = "/sim/tokenize"
 
 FLASH = (MODEL, "deepseek-v4-flash", "deepseek-v4-flash-vision-exp")
 """Names of one model: the second and third are aliases, billed as the first, and need not be listed."""
