@@ -29,7 +29,7 @@ class NativeSink:
         try:
             self.stream = cast(BinaryIO, tempfile.TemporaryFile(buffering=1 << 20))  # noqa: SIM115
         except OSError as error:
-            raise _failed(error) from error
+            raise temporary_file_failed(error) from error
         self.source_lines = array("I")
         """Line of the source (0: none) for each native line."""
         self.notes: Counter[str] = Counter()
@@ -89,13 +89,13 @@ class NativeSink:
             self.stream.flush()
             self.stream.seek(0)
         except OSError as error:
-            raise _failed(error) from error
+            raise temporary_file_failed(error) from error
 
     def _write(self, line: bytes, source_line: int) -> None:
         try:
             self.stream.write(line)
         except OSError as error:
-            raise _failed(error) from error
+            raise temporary_file_failed(error) from error
         self.source_lines.append(source_line)
 
 
@@ -132,7 +132,8 @@ def shared_blocks(before: list[int], now: list[int]) -> int:
     return low
 
 
-def _failed(error: OSError) -> FailedError:
+def temporary_file_failed(error: OSError) -> FailedError:
+    """A full disk, or no directory to write in."""
     return FailedError(
         f"a temporary file for the converted trace cannot be written: {error.strerror or error}",
         hint="make room, or name another directory by TMPDIR",

@@ -1,0 +1,388 @@
+"""Requests that each carry their full list of messages, as the turns of native sessions.
+
+A turn appends where its messages begin with all that its session's last turn sent, else it replaces the context.
+Of the messages only digests stay in memory: one a session, and one a request where sessions have to be found.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from kvbench.model import Message, Recorded, Turn, TurnRef
+from kvbench.traces.formats.base import Import
+from kvbench.traces.formats.calls import Call, CallSpool
+from kvbench.traces.formats.messages import NOTES as MESSAGE_NOTES
+from kvbench.traces.formats.messages import answer_digest, digest, digests
+
+BLOCK_SIZE = 64
+"""Tokens of a made-up block, where a source has lengths and no text."""
+
+CLOCK_S = 0.002
+"""Clocks of a log's writer: a request that starts this much before another's end still followed it."""
+
+NOTES = MESSAGE_NOTES | {
+    "linked": "requests put into a session by their content: {n} (they begin with all that an earlier request sent; "
+    "the source names no session)",
+    "answer_differs": "of these, requests whose history holds another answer than was logged: {n}",
+    "replaced": "requests that do not begin with what their session sent before: {n} (they replace its context)",
+    "branches": "requests that ran beside the one before them in their session: {n} (each a sub-agent, started by the "
+    "request that had ended last)",
+    "clipped_pauses": "requests that began before the one they follow had ended: {n} (they follow without a pause)",
+    "pauses_with_answer": "pauses that hold the answer's own time too: {n} (the source does not say how long it took)",
+    "out_of_order": "requests earlier than one that stands before them: {n} (put in the order of their times)",
+    "no_time": "requests without a time: {n} (they go with the one before them, or at once)",
+    "no_output_length": "requests whose answer's length is not said: {n} (the model decides, unless --output says)",
+    "no_text": "requests without messages: {n} (their lengths are kept; what prompts shared is not known, so they "
+    "share nothing)",
+    "no_prompt": "requests with neither messages nor a prompt's length: {n}",
+    "joined": "sub-agents that ended before their parent's next request: {n} (it waits for them)",
+    "not_joined": "sub-agents that nothing waits for: {n}",
+    "started_early": "sub-agents that began while the request before them still ran: {n} (they start at its end)",
+    "own_root": "sub-agents without a request before them that can have called them: {n} (they start on their own, as "
+    "roots)",
+}
+
+
+class Thread:
+    """One session on its way to native turns. Times are trace time."""
+
+    def __init__(self, name: str, *, hashed: bool = False) -> None:
+        self.name = name
+        self.hashed = hashed
+        self.turns = 0
+        self.end_s: float | None = None
+        """Of its last turn; its start where the source does not say."""
+        self.ends_known = True
+        self.ends: list[float] | None = None
+        """Of all its turns, where sub-agents may start from them."""
+        self.root = name
+        """The root session of its tree."""
+        self.group: str | None = None
+        """What the source calls the session it is of."""
+        self.length = 0
+        self.digest = b""
+        self.answer: bytes | None = None
+        self._tools: bytes | None = None
+        self._model: str | None = None
+
+    def extended_by(self, chain: list[bytes]) -> bool:
+        """Whether a prompt with these digests (messages.digests) begins with all of the last turn's, and adds to it."""
+        return 0 < self.length < len(chain) and chain[self.length - 1] == self.digest
+
+    def turn(
+        self,
+        call: Call,
+        notes: Counter[str],
+        *,
+        chain: list[bytes] | None = None,
+        start_s: float | None = None,
+        delay_s: float = 0.0,
+        parent: TurnRef | None = None,
+        after: tuple[str, ...] = (),
+        hash_ids: tuple[int, ...] | None = None,
+    ) -> Turn:
+        """The session's next turn: `append` where `call` adds to the context so far, `messages` where it does not.
+
+        chain: digests(call.messages), where they are there already. hash_ids: the prompt of a call without text.
+        """
+        messages = call.messages or []
+        if chain is None:
+            chain = digests(messages)
+        append = replace = None
+        if hash_ids is None:
+            if self.extended_by(chain):
+                append = tuple(messages[self.length :])
+            elif self.turns:
+                replace = tuple(messages)
+                notes["replaced"] += 1
+            else:
+                append = tuple(messages)
+        tools = digest(call.tools) if call.tools else None
+        turn = Turn(
+            session_id=self.name,
+            turn=self.turns,
+            line=call.line,
+            parent=parent,
+            after=after,
+            start_s=None if start_s is None else round(start_s, 6),
+            delay_s=round(delay_s, 6),
+            input_tokens=call.input_tokens or None,
+            output_tokens=_output_tokens(call, notes),
+            messages=replace,
+            append=append,
+            hash_ids=hash_ids,
+            tools=tuple(call.tools or ()) if tools != self._tools else None,
+            model=call.model if call.model and call.model != self._model else None,
+            recorded=_recorded(call),
+            extra=call.extra,
+        )
+        self.turns += 1
+        self.length, self.digest = len(chain), chain[-1] if chain else b""
+        self.answer = answer_digest(call.answer) if call.answer is not None else None
+        self._tools, self._model = tools, call.model or self._model
+        return turn
+
+
+class _Group:
+    """What the source names one session: a thread, and those that ran beside it."""
+
+    def __init__(self) -> None:
+        self.threads: list[Thread] = []
+        self.parent: str | None = None
+        self.last_end_s = float("-inf")
+        """Of all its calls, those to come too."""
+        self.waiting: list[Thread] = []
+        """Branches of it that nothing has waited for yet."""
+        self.agents: list[str] = []
+        """Sessions it called that nothing has waited for yet."""
+
+
+class Conversations:
+    """Takes a source's calls as they are found; `finish` writes them as turns, in the order of their times."""
+
+    def __init__(self, target: Import) -> None:
+        self._import = target
+        self._sink = target.sink
+        self._notes = target.sink.notes
+        self._spool = CallSpool()
+        self._groups: dict[str, _Group] = {}
+        self._open: dict[bytes, list[Thread]] = {}
+        self._next_id = 1
+        self._textless = False
+        self._base_s = 0.0
+
+    def add(self, call: Call) -> None:
+        """One request, of any time. Nothing is written yet; one without any prompt is dropped."""
+        if not call.messages:
+            call.messages = None
+            if not call.input_tokens:
+                self._import.drop("no_prompt", call.line, "neither messages nor a prompt's length")
+                return
+        self._spool.add(call)
+        self._textless = self._textless or call.messages is None
+        if call.session is not None:
+            group = self._groups.setdefault(call.session, _Group())
+            group.parent = group.parent or (call.parent if call.parent != call.session else None)
+            ends = [time for time in (call.start_s, call.end_s) if time is not None]
+            group.last_end_s = max(group.last_end_s, *ends, float("-inf"))
+
+    def finish(self) -> None:
+        """Write all turns, and what holds for the whole source into the report."""
+        notes, done = self._notes, self._import
+        header = done.header
+        if self._textless:
+            header = msgspec.structs.replace(header, block_size=BLOCK_SIZE)
+            done.block_size, done.block_size_from = BLOCK_SIZE, "of made-up blocks; the source has none"
+        self._sink.header(header)
+        base_s = self._spool.first_s
+        if base_s is not None:
+            self._base_s = base_s
+            done.facts["times"] = "seconds since the earliest request"
+            notes["no_time"] += self._spool.without_time
+        elif len(self._spool):
+            done.facts["times"] = "none in the source: sessions start at once, and turns follow without a pause"
+        notes["out_of_order"] += self._spool.out_of_order
+        for call in self._spool.ordered():
+            self._place(call)
+        for group in {id(group): group for group in self._groups.values()}.values():
+            notes["not_joined"] += len(group.waiting) + len(group.agents)
+
+    # ------------------------------------------------------------------------------------------ where a call belongs
+
+    def _place(self, call: Call) -> None:
+        if call.start_s is not None:
+            call.start_s -= self._base_s
+        if call.end_s is not None:
+            call.end_s -= self._base_s
+        chain = digests(call.messages or ())
+        self._notes["no_text"] += call.messages is None
+        group = self._groups[call.session] if call.session is not None else None
+        thread = self._found(call, chain) if group is None or (call.weak and not group.threads) else None
+        self._notes["linked"] += thread is not None
+        if call.session is not None and group is not None:
+            before = self._groups.get(thread.group) if thread is not None and thread.group is not None else None
+            if before is not None:  # What has a weak name of its own is what another began.
+                before.last_end_s = max(before.last_end_s, group.last_end_s)
+                self._groups[call.session] = before
+            self._named(call, chain)
+        elif thread is not None:
+            self._write(thread, call, chain, delay_s=self._pause_s(thread, call))
+        else:
+            thread = Thread(self._sink.name(f"request{call.line}"), hashed=call.messages is None)
+            self._write(thread, call, chain, start_s=call.start_s or 0.0)
+
+    def _found(self, call: Call, chain: list[bytes]) -> Thread | None:
+        """The session whose last turn is the longest that `call` goes on from; of several, the one whose answer it
+        holds, else the last. One that still ran is none of them, unless an answer that may be its own is there.
+        """
+        for length in range(len(chain) - 1, 0, -1):
+            candidates = self._open.get(chain[length - 1])
+            if not candidates:
+                continue
+            assert call.messages is not None
+            reply = call.messages[length]
+            said = answer_digest(reply) if reply.get("role") == "assistant" else None
+            best: Thread | None = None
+            for thread in reversed(candidates):
+                if said is not None and thread.answer == said:
+                    best = thread
+                    break
+                unknown = said is not None and thread.answer is None
+                if best is None and (unknown or not _runs_at(thread, call)):
+                    best = thread
+            if best is not None:
+                self._notes["answer_differs"] += best.answer is not None and best.answer != said
+                return best
+        return None
+
+    def _named(self, call: Call, chain: list[bytes]) -> None:
+        assert call.session is not None
+        group = self._groups[call.session]
+        hashed = call.messages is None
+        threads = [thread for thread in group.threads if thread.hashed == hashed]
+        thread = next((each for each in reversed(threads) if each.extended_by(chain) and _follows(each, call)), None)
+        if thread is None and threads and not _runs_at(threads[0], call):
+            thread = threads[0]
+        if thread is not None:
+            self._next(group, thread, call, chain)
+            return
+        name = self._sink.name(call.session or f"request{call.line}")
+        thread = Thread(name, hashed=hashed)
+        thread.group = call.session
+        thread.ends = []
+        caller = self._caller(group, call)
+        if group.threads:
+            self._notes["branches"] += 1
+            if caller is not None:
+                group.waiting.append(thread)
+        parent = self._groups.get(group.parent) if group.parent is not None else None
+        if caller is None and parent is not None:
+            caller = self._caller(parent, call)
+            if caller is not None and call.session not in parent.agents:
+                parent.agents.append(call.session)
+        self._notes["own_root"] += caller is None and (bool(group.threads) or group.parent is not None)
+        self._start(thread, caller, call, chain)
+        group.threads.append(thread)
+
+    def _caller(self, group: _Group, call: Call) -> tuple[Thread, int, float] | None:
+        """The request of `group` that had ended last when `call` began: its thread, its turn and its end."""
+        best: tuple[Thread, int, float] | None = None
+        start_s = call.start_s or 0.0
+        for thread in group.threads:
+            ends = thread.ends or []
+            turn = next((turn for turn in range(len(ends) - 1, -1, -1) if ends[turn] <= start_s + CLOCK_S), None)
+            if turn is not None and (best is None or ends[turn] > best[2]):
+                best = thread, turn, ends[turn]
+        return best
+
+    def _start(self, thread: Thread, caller: tuple[Thread, int, float] | None, call: Call, chain: list[bytes]) -> None:
+        if caller is None:
+            self._write(thread, call, chain, start_s=call.start_s or 0.0)
+            return
+        self._sink.sub_agents += 1
+        by, turn, end_s = caller
+        thread.root = by.root
+        pause_s = max((call.start_s or 0.0) - end_s, 0.0)
+        self._write(thread, call, chain, parent=TurnRef(by.name, turn), delay_s=pause_s)
+
+    def _next(self, group: _Group, thread: Thread, call: Call, chain: list[bytes]) -> None:
+        """A further turn. The first thread waits for what its group called and what has ended by now."""
+        after: list[str] = []
+        ends_s: list[float] = []
+        if thread is group.threads[0] and call.start_s is not None:
+            for branch in [each for each in group.waiting if each.root == thread.root and not _runs_at(each, call)]:
+                group.waiting.remove(branch)
+                group.threads.remove(branch)  # Whatever it went on to do would have been waited for, too.
+                self._forget(branch)
+                after.append(branch.name)
+                ends_s.append(branch.end_s or 0.0)
+            for name in list(group.agents):
+                agent = self._groups[name]
+                names = [each.name for each in agent.threads if each.root == thread.root]
+                if names and agent.last_end_s - self._base_s <= call.start_s + CLOCK_S:
+                    group.agents.remove(name)
+                    after.extend(names)
+                    ends_s.append(agent.last_end_s - self._base_s)
+            self._notes["joined"] += len(ends_s)
+        self._write(thread, call, chain, delay_s=self._pause_s(thread, call, ends_s), after=tuple(after))
+
+    def _pause_s(self, thread: Thread, call: Call, ends_s: list[float] | None = None) -> float:
+        """From the end of all that the turn waits for to its start, never below 0."""
+        if call.start_s is None or thread.end_s is None:
+            return 0.0
+        latest_s: float = max(ends_s or (), default=thread.end_s)
+        pause_s = call.start_s - max(thread.end_s, latest_s)
+        self._notes["clipped_pauses"] += pause_s < -CLOCK_S
+        self._notes["pauses_with_answer"] += not thread.ends_known
+        return max(pause_s, 0.0)
+
+    # ------------------------------------------------------------------------------------------------------- writing
+
+    def _write(
+        self,
+        thread: Thread,
+        call: Call,
+        chain: list[bytes],
+        *,
+        start_s: float | None = None,
+        delay_s: float = 0.0,
+        parent: TurnRef | None = None,
+        after: tuple[str, ...] = (),
+    ) -> None:
+        linkable = call.session is None or call.weak
+        if linkable and thread.length:
+            self._forget(thread)
+        ids = self._made_up_ids(call) if thread.hashed else None
+        turn = thread.turn(
+            call, self._notes, chain=chain, start_s=start_s, delay_s=delay_s, parent=parent, after=after, hash_ids=ids
+        )
+        thread.end_s = call.end_s if call.end_s is not None else call.start_s
+        thread.ends_known = call.end_s is not None
+        if thread.ends is not None:
+            thread.ends.append(thread.end_s or 0.0)
+        if linkable and thread.length:
+            self._open.setdefault(thread.digest, []).append(thread)
+        self._sink.turn(turn)
+
+    def _forget(self, thread: Thread) -> None:
+        threads = self._open.get(thread.digest, [])
+        if thread in threads:
+            threads.remove(thread)
+        if not threads:
+            self._open.pop(thread.digest, None)
+
+    def _made_up_ids(self, call: Call) -> tuple[int, ...]:
+        blocks = -(-(call.input_tokens or 1) // BLOCK_SIZE)
+        first, self._next_id = self._next_id, self._next_id + blocks
+        return tuple(range(first, first + blocks))
+
+
+def _runs_at(thread: Thread, call: Call) -> bool:
+    """Whether the session's last turn had not ended when `call` began."""
+    return thread.end_s is not None and call.start_s is not None and call.start_s < thread.end_s - CLOCK_S
+
+
+def _follows(thread: Thread, call: Call) -> bool:
+    """Whether `call`, which extends the session's context, can be its next turn: a prompt that holds an answer followed
+    it, whatever the clocks say."""
+    messages: list[Message] = call.messages or []
+    return not _runs_at(thread, call) or messages[thread.length].get("role") == "assistant"
+
+
+def _output_tokens(call: Call, notes: Counter[str]) -> int | None:
+    if call.output_tokens is None:
+        notes["no_output_length"] += 1
+        return None
+    notes["zero_output"] += call.output_tokens == 0
+    return max(call.output_tokens, 1)
+
+
+def _recorded(call: Call) -> Recorded | None:
+    e2e_s = None
+    if call.start_s is not None and call.end_s is not None and call.end_s >= call.start_s:
+        e2e_s = round(call.end_s - call.start_s, 6)
+    if (call.ttft_s, e2e_s, call.cached_tokens, call.usage) == (None, None, None, None):
+        return None
+    return Recorded(ttft_s=call.ttft_s, e2e_s=e2e_s, cached_tokens=call.cached_tokens, usage=call.usage)
