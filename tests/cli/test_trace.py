@@ -1,12 +1,14 @@
 """`kvbench trace` as a process of its own: output, JSON, exit codes."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import typer
+from tests.cli.conftest import environment
 from typer.testing import CliRunner
 
 from kvbench.cli.trace import app
@@ -140,3 +142,13 @@ def test_a_published_trace_is_validated_with_its_requests_named(tmp_path: Path) 
     assert f"{path}: requests[1].requests[0].hash_ids: 2 block ids for 70 input tokens of block" in result.stdout
     shown = json.loads(CliRunner().invoke(app, ["validate", str(path), "--json"]).stdout)
     assert (shown["valid"], shown["errors"][0]["line"]) == (False, 0)
+
+
+def test_a_reader_that_has_left_is_no_error(tmp_path: Path) -> None:
+    """As `kvbench trace info | head -1` has it, where head ends first."""
+    gone, ours = os.pipe()
+    os.close(gone)
+    command = [sys.executable, "-m", "kvbench", "trace", "info", "agent-trace.jsonl"]
+    done = subprocess.run(command, stdout=ours, stderr=subprocess.PIPE, cwd=tmp_path, env=environment(), check=False)
+    os.close(ours)
+    assert (done.returncode, done.stderr) == (0, b"")

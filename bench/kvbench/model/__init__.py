@@ -1,0 +1,50 @@
+"""The types that cross rooms, and nothing else. The unit is in the name; None means not reported, never 0."""
+
+from __future__ import annotations
+
+from kvbench.model.requests import Api, Clock, Expectation, Phase, Record, Request, Usage
+from kvbench.model.runs import RUN_SCHEMA_VERSION, OwnError, RunInfo, Spent, Trust, Warning
+from kvbench.model.summary import ExpectedHits, PromptLengths, Quantiles, RequestCounts, ServerFigures, Summary, Verdict
+from kvbench.model.traces import (
+    TRACE_VERSION,
+    Message,
+    Recorded,
+    Session,
+    SharedPrompt,
+    TraceHeader,
+    Tree,
+    Turn,
+    TurnRef,
+)
+
+__all__ = [
+    "RUN_SCHEMA_VERSION",
+    "TRACE_VERSION",
+    "Api",
+    "Clock",
+    "Expectation",
+    "ExpectedHits",
+    "Message",
+    "OwnError",
+    "Phase",
+    "PromptLengths",
+    "Quantiles",
+    "Record",
+    "Recorded",
+    "Request",
+    "RequestCounts",
+    "RunInfo",
+    "ServerFigures",
+    "Session",
+    "SharedPrompt",
+    "Spent",
+    "Summary",
+    "TraceHeader",
+    "Tree",
+    "Trust",
+    "Turn",
+    "TurnRef",
+    "Usage",
+    "Verdict",
+    "Warning",
+]
