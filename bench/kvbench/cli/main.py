@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from kvbench import __version__
-from kvbench.cli import model, run, runs, show, sim, trace
+from kvbench.cli import claims, model, run, runs, show, sim, trace
 from kvbench.errors import EXIT_FAILED, EXIT_INTERRUPTED, KvbenchError
 
 app = typer.Typer(
@@ -47,6 +47,7 @@ app.command("sim")(sim.sim)
 app.command("show")(show.show)
 app.command("runs")(runs.runs)
 app.command("model")(model.model)
+app.command("claims")(claims.claims)
 
 
 def main() -> None:
