@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -69,6 +70,106 @@ def test_a_limit_apart_from_the_pool_is_the_same_lru(requests: list[list[int]], 
     pool = BlockPool(1000, idle_limit=limit)
     assert [serve(pool, chain) for chain in requests] == brute_force(requests, limit)
     assert pool.free == 999
+
+
+def brute_force_copies(requests: list[list[int]], capacity: int, eviction: str) -> list[int]:
+    """Hits where a request's head may go before its tail: what is computed again is then a second copy of it.
+
+    Independent of the pool: a list of all copies, each with when it was written and released, scanned for the minimum.
+    """
+    copies: list[dict[str, int]] = []
+    hits, writings = [], 0
+    for now, chain in enumerate(requests):
+        chain = chain[:capacity]
+        mine: list[dict[str, int]] = []
+        for content in chain:
+            found = [copy for copy in copies if copy["content"] == content]
+            if not found:
+                break
+            mine.append(min(found, key=lambda copy: copy["written"]))
+        hits.append(len(mine))
+        idle = [copy for copy in copies if all(copy is not other for other in mine)]
+        for content in chain[len(mine) :]:
+            if len(copies) == capacity:
+                gone = min(idle, key=lambda copy: copy["written" if eviction == "fifo" else "released"])
+                idle = [copy for copy in idle if copy is not gone]
+                copies = [copy for copy in copies if copy is not gone]
+            writings += 1
+            new = {"content": content, "written": writings}
+            mine.append(new)
+            copies.append(new)
+        for place, copy in enumerate(mine):
+            copy["released"] = now * 1000 + place
+    return hits
+
+
+@given(chains(), st.integers(1, 20), st.sampled_from(["fifo", "head_first"]))
+def test_other_orders_equal_a_brute_force(
+    requests: list[list[int]], capacity: int, eviction: Literal["fifo", "head_first"]
+) -> None:
+    pool = BlockPool(capacity + 1, eviction=eviction)
+    assert [serve(pool, chain) for chain in requests] == brute_force_copies(requests, capacity, eviction)
+
+
+@pytest.mark.parametrize("eviction", ["lru", "fifo", "head_first"])
+def test_what_goes_first_by_hand(eviction: Literal["lru", "fifo", "head_first"]) -> None:
+    """Eight blocks: 1-4 written, 5-8 written, 1-4 used again, one more needed."""
+    pool = BlockPool(9, eviction=eviction)
+    for chain in ([1, 2, 3, 4], [5, 6, 7, 8], [1, 2, 3, 4], [9]):
+        serve(pool, chain)
+    lost = {"lru": 8, "fifo": 1, "head_first": 5}[eviction]
+    assert [n for n in range(1, 9) if pool.lookup(n) is None] == [lost]
+    assert len(pool.find([5, 6, 7, 8])) == {"lru": 3, "fifo": 4, "head_first": 0}[eviction]
+    assert len(pool.find([1, 2, 3, 4])) == (0 if eviction == "fifo" else 4)
+
+
+def test_without_refresh_a_life_counts_from_writing() -> None:
+    lost: list[tuple[int, int]] = []
+    pool = BlockPool(5, ttl_ns=100, refresh_on_hit=False, on_lost=lambda *of: lost.append(of))
+    first = pool.take([], 2)
+    assert first is not None
+    pool.publish(first[0], 1, now_ns=10)
+    pool.publish(first[1], 2, now_ns=60)
+    pool.release(first, now_ns=70)
+    assert len(pool.find([1, 2], now_ns=109)) == 2
+    again = pool.take(pool.find([1, 2], now_ns=109), 0)
+    assert again is not None
+    # It is in use when its time comes: nobody else gets it, and it is free when it is released.
+    assert pool.find([1, 2], now_ns=110) == []
+    pool.release(again, now_ns=120)
+    assert pool.lookup(2) == first[1]
+    assert pool.find([2], now_ns=160) == []
+    assert lost == [(1, 110), (2, 160)]
+    assert pool.free == 4
+    assert pool.evictions == 0
+
+
+def test_content_is_lost_with_its_last_copy_and_dropped_content_goes_nowhere() -> None:
+    lost: list[int] = []
+    pool = BlockPool(4, on_lost=lambda content, _: lost.append(content))
+    for content in (7, 7, 8):
+        taken = pool.take([], 1)
+        assert taken is not None
+        pool.publish(taken[0], content)
+        pool.release(taken)
+    pool.drop([pool.find([8])[0]])
+    assert pool.lookup(8) is None
+    taken = pool.take([], 2)  # the dropped one, then the first copy of 7
+    assert (lost, pool.evictions) == ([], 1)
+    assert pool.take([], 1) is not None
+    assert lost == [7]
+
+
+def test_another_tenants_blocks_evict_like_any() -> None:
+    pool = BlockPool(5)
+    serve(pool, [1, 2, 3, 4])
+    pool.write_foreign(99, 0)
+    assert len(pool.find([1, 2, 3, 4])) == 3
+    held = pool.take([], 4)
+    assert held is not None
+    pool.write_foreign(98, 0)  # all blocks are pinned: it finds no room
+    assert pool.lookup(98) is None
+    assert pool.free == 0
 
 
 def test_blocks_without_content_do_not_count_against_the_limit() -> None:
@@ -163,7 +264,7 @@ def test_an_equal_block_computed_again_is_a_second_copy() -> None:
 
 
 def test_idle_blocks_are_forgotten_after_their_ttl() -> None:
-    pool = BlockPool(5, idle_ttl_ns=100)
+    pool = BlockPool(5, ttl_ns=100)
     blocks = pool.take([], 2)
     assert blocks is not None
     for block, block_hash in zip(blocks, (1, 2), strict=True):

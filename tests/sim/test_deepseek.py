@@ -20,7 +20,8 @@ from kvbench.sim.process import SimProcess
 
 from .conftest import QUICK
 
-SETTINGS = {**QUICK, "unit_build_s": 0, "thinking_tokens": 10, "keep_alive_s": "null"}
+SATURDAY = "2026-11-28T12:00:00Z"  # off-peak, whenever the tests run
+SETTINGS = {**QUICK, "unit_build_s": 0, "thinking_tokens": 10, "keep_alive_s": "null", "utc_start": SATURDAY}
 OFF = {"type": "disabled"}
 
 
@@ -193,7 +194,7 @@ def test_units_live_in_trace_time(time_scale: float, expected: int) -> None:
 
 
 def test_units_may_be_lost() -> None:
-    with simulated(unit_lapse_probability=1) as client:
+    with simulated(lapse_probability=1) as client:
         assert [hit(client, user(text("lost", 300))) for _ in range(3)] == [0, 0, 0]
 
 

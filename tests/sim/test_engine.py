@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvbench.sim.engine import Engine, Job, Token
-from kvbench.sim.presets import Preset, resolve_preset
+from kvbench.sim.engine import Engine
+from kvbench.sim.job import Job, Token
+from kvbench.sim.parameters import Preset
+from kvbench.sim.settings import resolve_preset
 from kvbench.sim.text import OutputText
 from kvbench.sim.tokenizer import encode_ids
 

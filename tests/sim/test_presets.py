@@ -4,16 +4,9 @@ import msgspec
 import pytest
 
 from kvbench.errors import UsageError
-from kvbench.sim.presets import (
-    DEFAULT_PRESET,
-    PRESETS,
-    Preset,
-    parameters,
-    parse_endpoint,
-    parse_settings,
-    resolve_preset,
-    settable,
-)
+from kvbench.sim.parameters import Preset
+from kvbench.sim.presets import DEFAULT_PRESET, PRESETS
+from kvbench.sim.settings import parameters, parse_endpoint, parse_settings, resolve_preset, settable
 
 
 def test_every_parameter_has_a_unit_and_every_known_one_exists() -> None:
@@ -55,7 +48,7 @@ def test_of_every_parameter_it_is_said_where_it_comes_from() -> None:
     ("name", "settings", "text"),
     [
         ("vllm-huge", {}, "no simulated endpoint is called 'vllm-huge'; there are: vllm-small, tiny, deepseek-api"),
-        ("tiny", {"pool": "5"}, "no parameter 'pool'; there are: dialect, model, block_size, num_blocks"),
+        ("tiny", {"pool": "5"}, "no parameter 'pool'; there are: dialect, model, max_model_len, seed, block_size"),
         ("tiny", {"known": "5"}, "no parameter 'known'"),
         ("tiny", {"num_blocks": "many"}, r"num_blocks = many \[blocks"),
         ("tiny", {"num_blocks": 1}, "num_blocks = 1 .* >= 2"),
@@ -68,7 +61,7 @@ def test_of_every_parameter_it_is_said_where_it_comes_from() -> None:
         ("deepseek-api", {"price_hit_per_mtok": "much"}, r"price_hit_per_mtok = much \[of currency/10\^6 tokens\]"),
         ("deepseek-api", {"currency": "EUR"}, r"currency = EUR \[name\]"),
         ("deepseek-api", {"unit_interval_tokens": 1000}, "1000 tokens is no multiple of .* = 128 tokens"),
-        ("deepseek-api", {"unit_lapse_probability": 2}, r"unit_lapse_probability = 2 \[1\]"),
+        ("deepseek-api", {"lapse_probability": 2}, r"lapse_probability = 2 \[1\]"),
         ("tiny", {"num_blocks": 101}, r"max_model_len = 8192 tokens do not fit the pool: .* = 3200 tokens"),
     ],
 )

@@ -58,7 +58,8 @@ def test_generated_text_sent_back_gives_the_ids_that_were_generated() -> None:
     messages = [{"role": "user", "content": "What now?"}]
     prompt = encode_chat(messages)
     output = OutputText(prompt, max_tokens=700, ignore_eos=True)
-    text = "".join(output.piece(number) for number in range(700))
+    text = "".join(output.text(number, number + 1) for number in range(700))
+    assert text == output.text(0, 700)
     assert len(text) == 2800
     next_turn = encode_chat([*messages, {"role": "assistant", "content": text}], add_generation_prompt=False)
     assert next_turn == prompt + output.tokens(0, 700) + END
@@ -75,7 +76,7 @@ def test_a_model_left_free_stops_by_itself_and_counts_its_end_mark() -> None:
     output = OutputText(b"aaaa", max_tokens=10_000)
     assert output.stops
     assert 16 <= output.length_tokens <= 400
-    assert output.piece(output.length_tokens - 1) == ""
+    assert output.text(output.length_tokens - 1, output.length_tokens) == ""
     assert output.tokens(output.length_tokens - 1, output.length_tokens) == END
     # min_tokens moves the stop, a lower max_tokens takes it away.
     assert OutputText(b"aaaa", max_tokens=10_000, min_tokens=5000).length_tokens == 5001

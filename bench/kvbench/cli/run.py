@@ -125,8 +125,8 @@ def _endpoint(
 ) -> tuple[EndpointProfile, dict[str, Any] | None]:
     """The profile of `spec`; for sim[:PRESET][?...] of a process that is started here and ends with `stack`."""
     from kvbench.endpoints.profile import load_profile
-    from kvbench.sim.presets import parse_endpoint
     from kvbench.sim.process import SimProcess
+    from kvbench.sim.settings import parse_endpoint
 
     simulated = parse_endpoint(spec)
     if simulated is None:

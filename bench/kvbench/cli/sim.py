@@ -26,8 +26,8 @@ def sim(
     import os
 
     from kvbench.errors import UsageError
-    from kvbench.sim.presets import parse_settings, resolve_preset
     from kvbench.sim.server import run
+    from kvbench.sim.settings import parse_settings, resolve_preset
 
     if api_key_env is not None and not os.environ.get(api_key_env):
         raise UsageError(f"--api-key-env {api_key_env}: the environment variable is not set")

@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 from kvbench.errors import KvbenchError
-from kvbench.sim.presets import DEFAULT_PRESET, parse_settings, resolve_preset
+from kvbench.sim.presets import DEFAULT_PRESET
 from kvbench.sim.server import run
+from kvbench.sim.settings import parse_settings, resolve_preset
 
 
 def main(argv: list[str] | None = None) -> int:

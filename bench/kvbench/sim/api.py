@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kvbench.sim.presets import Preset
+from kvbench.sim.parameters import Preset
 from kvbench.sim.text import OutputText
 from kvbench.sim.tokenizer import TOKEN_BYTES, PromptError, decode_ids, encode_chat, encode_ids, encode_text
 
@@ -22,6 +22,11 @@ class ApiError(Exception):
         super().__init__(message)
         self.status = status
         self.body: dict[str, Any] = {"error": {"message": message, "type": kind, "param": param, "code": status}}
+
+
+def too_many(limit: int) -> ApiError:
+    """429, as a gateway before a vLLM would have it: vLLM itself lets requests wait."""
+    return ApiError(429, f"The limit of {limit} requests in flight is reached.", kind="TooManyRequests")
 
 
 class StreamOptions(msgspec.Struct):
@@ -74,6 +79,8 @@ class Plan(msgspec.Struct):
     thinking: bool = False
     finish_reason: str | None = None
     """None: as the output ends."""
+    overcount_tokens: int = 0
+    """Output tokens that usage counts too many."""
 
 
 def plan_chat(body: bytes, preset: Preset) -> Plan:
@@ -196,14 +203,15 @@ class Answer:
         choice = b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
         return self._head + choice + self._prompt_ids() + b"}\n\n"
 
-    def token_event(self, number: int, *, last: bool) -> bytes:
+    def token_events(self, start: int, stop: int, *, last: bool) -> bytes:
+        """One chunk with the tokens start..stop-1."""
         output = self.plan.output
-        event = self._head + self._opening + _json(output.piece(number)) + self._closing
+        event = self._head + self._opening + _json(output.text(start, stop)) + self._closing
         event += _json(self.finish_reason) + b',"stop_reason":null' if last else b"null"
         if not self.plan.return_token_ids:
             return event + b"}]}\n\n"
-        event += b',"token_ids":' + _json(decode_ids(output.tokens(number, number + 1)))
-        return event + (self._prompt_ids() if number == 0 and not self.plan.chat else b"") + b"}]}\n\n"
+        event += b',"token_ids":' + _json(decode_ids(output.tokens(start, stop)))
+        return event + (self._prompt_ids() if start == 0 and not self.plan.chat else b"") + b"}]}\n\n"
 
     def end_events(self, cached_tokens: int) -> bytes:
         """The usage chunk, where it was asked for, and [DONE]."""
@@ -215,7 +223,7 @@ class Answer:
     def whole(self, cached_tokens: int) -> bytes:
         """The answer to a request that did not ask for a stream."""
         plan, output = self.plan, self.plan.output
-        text = "".join(output.piece(number) for number in range(output.length_tokens))
+        text = output.text(0, output.length_tokens)
         choice: dict[str, Any] = {"index": 0}
         if plan.chat:
             choice["message"] = {"role": "assistant", "content": text, "tool_calls": []}
@@ -233,7 +241,7 @@ class Answer:
 
     def _usage(self, cached_tokens: int) -> dict[str, Any]:
         prompt_tokens = len(self.plan.prompt) // TOKEN_BYTES
-        output_tokens = self.plan.output.length_tokens
+        output_tokens = self.plan.output.length_tokens + self.plan.overcount_tokens
         details = {"cached_tokens": cached_tokens}
         if self.plan.chat:
             details["created_cache_tokens"] = prompt_tokens // self._block_size * self._block_size - cached_tokens

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from kvbench.sim.api import ApiError, Plan, StreamOptions
-from kvbench.sim.presets import Preset
+from kvbench.sim.parameters import Preset
 from kvbench.sim.text import OutputText
 from kvbench.sim.tokenizer import TOKEN_BYTES, PromptError, encode_chat, encode_text
 
@@ -211,13 +211,19 @@ class DeepSeekAnswer:
         choice = {"index": 0, "delta": start, "logprobs": None, "finish_reason": None}
         return self._head + _json(choice) + b"]" + self._tail
 
-    def token_event(self, number: int, *, last: bool) -> bytes:
-        """Nothing for the end mark: the finish chunk stands for it."""
+    def token_events(self, start: int, stop: int, *, last: bool) -> bytes:
+        """A chunk with the tokens start..stop-1, or two where the reasoning ends between them. Nothing for the end
+        mark: the finish chunk stands for it."""
         output = self.plan.output
         if last and output.stops:
+            stop -= 1
+        between = min(max(output.thinking_tokens, start), stop)
+        return self._event(self._reasoning, start, between) + self._event(self._content, between, stop)
+
+    def _event(self, frame: tuple[bytes, bytes], start: int, stop: int) -> bytes:
+        if start == stop:
             return b""
-        opening, closing = self._reasoning if number < output.thinking_tokens else self._content
-        return self._head + opening + _json(output.piece(number)) + closing + self._tail
+        return self._head + frame[0] + _json(self.plan.output.text(start, stop)) + frame[1] + self._tail
 
     def end_events(self, cached_tokens: int) -> bytes:
         """The chunk with the finish_reason, usage on it or after it, and [DONE]."""
@@ -238,20 +244,21 @@ class DeepSeekAnswer:
     def whole(self, cached_tokens: int) -> bytes:
         """The answer to a request that did not ask for a stream."""
         output = self.plan.output
-        pieces = [output.piece(number) for number in range(output.length_tokens)]
-        message: dict[str, Any] = {"role": "assistant", "content": "".join(pieces[output.thinking_tokens :])}
+        content = output.text(output.thinking_tokens, output.length_tokens)
+        message: dict[str, Any] = {"role": "assistant", "content": content}
         if self.plan.thinking:
-            message["reasoning_content"] = "".join(pieces[: output.thinking_tokens])
+            message["reasoning_content"] = output.text(0, output.thinking_tokens)
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self.finish_reason}
         return _json({**self._identity, "choices": [choice], "usage": self._usage(cached_tokens)})
 
     def _usage(self, cached_tokens: int) -> dict[str, Any]:
         prompt_tokens = len(self.plan.prompt) // TOKEN_BYTES
         output = self.plan.output
+        output_tokens = output.length_tokens + self.plan.overcount_tokens
         usage: dict[str, Any] = {
             "prompt_tokens": prompt_tokens,
-            "completion_tokens": output.length_tokens,
-            "total_tokens": prompt_tokens + output.length_tokens,
+            "completion_tokens": output_tokens,
+            "total_tokens": prompt_tokens + output_tokens,
             "prompt_tokens_details": {"cached_tokens": cached_tokens},
         }
         if self.plan.thinking:

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from kvbench.sim import deepseek
-from kvbench.sim.account import Account
-from kvbench.sim.http import Connection, HttpRequest
-from kvbench.sim.presets import Preset
+from kvbench.sim.api import ApiError
+from kvbench.sim.http import Connection, HttpRequest, chunk
+from kvbench.sim.parameters import Preset
 from kvbench.sim.service import Exchange, Route, Service
 
 
@@ -19,7 +19,6 @@ class DeepSeekService(Service):
 
     def __init__(self, preset: Preset, loop: asyncio.AbstractEventLoop, **options: Any) -> None:
         super().__init__(preset, loop, **options)
-        self._account = Account(preset)
         self._generations = 0
 
     def _dialect_routes(self) -> dict[str, tuple[str, Route]]:
@@ -29,6 +28,9 @@ class DeepSeekService(Service):
             "/user/balance": ("GET", self._balance),
         }
         return routes | {f"/v1{path}": route for path, route in routes.items()}
+
+    def _too_many(self, limit: int) -> ApiError:
+        return deepseek.too_many(limit)
 
     def _needs_key(self, path: str) -> bool:
         return not path.startswith("/sim/")
@@ -50,8 +52,7 @@ class DeepSeekService(Service):
         plan = deepseek.plan_chat(bytes(request.body), preset)
         if not self._account.is_available:
             raise deepseek.no_balance()
-        if preset.max_in_flight is not None and len(self._of_job) >= preset.max_in_flight:
-            raise deepseek.too_many(preset.max_in_flight)
+        self._check_room()
         self._generations += 1
         if preset.insufficient_resource_every and self._generations % preset.insufficient_resource_every == 0:
             plan.output.cut(-(-plan.output.length_tokens // 2))
@@ -73,19 +74,9 @@ class DeepSeekService(Service):
         if not exchange.head_sent:
             exchange.head_sent = True
             exchange.connection.start_stream(b"application/json")
-        exchange.connection.send(b": keep-alive\n\n" if stream else b"\n", last=False)
+        exchange.connection.send(chunk(b": keep-alive\n\n" if stream else b"\n"))
         self._show_life_later(exchange, every_s)
 
     def _give_up(self, exchange: Exchange) -> None:
         if exchange.job.scheduled_ns is None:
             exchange.connection.close()
-
-    def _ended(self, exchange: Exchange) -> None:
-        super()._ended(exchange)
-        job = exchange.job
-        if job.scheduled_ns is not None:
-            self._account.charge(
-                hit_tokens=job.cached_tokens,
-                miss_tokens=job.prompt_tokens - job.cached_tokens,
-                output_tokens=job.sampled,
-            )

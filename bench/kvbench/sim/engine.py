@@ -1,75 +1,35 @@
 """The simulated engine: one accelerator, continuous batching, chunked prefill. Pure: the caller brings the time.
 
-Work is done in steps, as in vLLM. A step gives every decoding request one token, then spends what is left of
-`max_batched_tokens` on prefill, in order of arrival; it takes
-
-    decode_base_s + decode_s_per_request * n      where n > 0 requests decode
-    + the prefill time of the chunks in it        (presets.Preset has the formula)
-
-so a long prefill delays the decode steps of the others by one chunk each, and without load a request's first token
-comes exactly when the formula says, however many chunks it took. Steps follow each other in virtual time: a caller
-that comes late catches up and shifts nothing.
+Work is done in steps, as in vLLM. A step gives every decoding request its next tokens (one, and what was drafted and
+accepted), then spends what is left of `max_batched_tokens` on prefill, in order of arrival; it takes the decode step's
+time plus that of the chunks in it (parameters.Preset has the formulas), so a long prefill delays the decode steps of
+the others by one chunk each, and without load a request's first token comes exactly when the formula says, however
+many chunks it took. Blocks that must come up from a lower tier do so beside the steps. Steps follow each other in
+virtual time: a caller that comes late catches up and shifts nothing. What a step will sample is settled when it
+begins (`upcoming`), so a caller may get it ready before it is due.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
+import math
+import random
 from collections import deque
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from kvbench.sim.cache import BlockHasher, BlockPool
-from kvbench.sim.presets import Preset
+from kvbench.sim.cache import BlockHasher
+from kvbench.sim.hits import BlockStore, Found
+from kvbench.sim.job import Job, Token
+from kvbench.sim.parameters import Preset
 from kvbench.sim.text import OutputText
-from kvbench.sim.tokenizer import TOKEN_BYTES
 from kvbench.sim.units import UnitStore
 
 NS = 1_000_000_000
 
 
-@dataclass(eq=False)
-class Job:
-    """A request inside the engine. Times are ns of the caller's clock, None until they happened."""
-
-    prompt: bytes
-    output: OutputText
-    salt: str | None
-    arrival_ns: int
-    hasher: BlockHasher
-    ready_ns: int = 0
-    scheduled_ns: int | None = None
-    first_token_ns: int | None = None
-    cached_tokens: int = 0
-    preemptions: int = 0
-    evicted_blocks: int = 0
-    sampled: int = 0
-    done: bool = False
-    # Of the prompt, in pieces of the granularity: what it has in common with an earlier one (prefix units only).
-    common: int = 0
-    # Since the last admission: tokens in the cache, tokens found there, chunk of the running step.
-    computed: int = 0
-    hit: int = 0
-    chunk: int = 0
-    prefilling: bool = True
-    published: int = 0
-    blocks: list[int] = field(default_factory=list)
-
-    @property
-    def prompt_tokens(self) -> int:
-        return len(self.prompt) // TOKEN_BYTES
-
-    @property
-    def known_tokens(self) -> int:
-        """Prompt and sampled tokens; the last sampled one is never in the cache."""
-        return self.prompt_tokens + self.sampled
-
-
-class Token(NamedTuple):
-    """A request's token `number` (from 0) was sampled at `at_ns`; `last` ends the request."""
-
-    job: Job
-    number: int
-    at_ns: int
-    last: bool
+def hash_tokens(preset: Preset) -> int:
+    """Tokens that one hash of a prompt stands for."""
+    return preset.unit_granularity_tokens if preset.prefix == "units" else preset.block_size
 
 
 class Engine:
@@ -80,37 +40,55 @@ class Engine:
     without its pauses, means that no time passes.
     """
 
-    def __init__(self, preset: Preset, *, trace_time_scale: float = 1.0) -> None:
+    def __init__(self, preset: Preset, *, trace_time_scale: float = 1.0, replica: int = 0) -> None:
         self.preset = preset
-        ttl_ns = round((preset.idle_ttl_s or 0) * trace_time_scale * NS) or None
-        self.pool = BlockPool(preset.num_blocks, ttl_ns, preset.cache_blocks)
+        self.store = BlockStore(preset, trace_time_scale)
+        self.pool = self.store.pool
         self.units: UnitStore | None = None
-        self._hash_tokens = preset.block_size
+        self._hash_tokens = hash_tokens(preset)
         if preset.prefix == "units":
-            self._hash_tokens = preset.unit_granularity_tokens
             interval = preset.unit_interval_tokens
             self.units = UnitStore(
                 interval=None if interval is None else interval // self._hash_tokens,
                 build_ns=round(preset.unit_build_s * trace_time_scale * NS),
-                ttl_ns=ttl_ns,
-                lapse_probability=preset.unit_lapse_probability,
-                seed=preset.unit_lapse_seed,
+                ttl_ns=round((preset.idle_ttl_s or 0) * trace_time_scale * NS) or None,
+                lapse_probability=preset.lapse_probability,
+                seed=preset.seed,
+                refresh_on_hit=preset.refresh_on_hit,
             )
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []
+        self.upcoming: list[Token] = []
         self.preemptions = 0
         self.queried_tokens = 0
         self.hit_tokens = 0
+        self.external_hit_tokens = 0
+        self._replica = replica
         self._arriving: deque[Job] = deque()
+        self._restoring: list[tuple[int, int, Job]] = []
         self._frontend_ns = round(preset.frontend_s * NS)
         self._batch: list[Job] = []
         self._step_end_ns: int | None = None
+        self._order = itertools.count()
+        self._jobs = 0
+        self._chance = random.Random(f"{preset.seed} steps {replica}")
 
-    def submit(self, prompt: bytes, output: OutputText, *, salt: str | None, now_ns: int) -> Job:
-        """A new request; the prompt (four bytes a token) is not empty and fits max_model_len with its output."""
-        hasher = BlockHasher(self._hash_tokens, salt)
-        hasher.extend(prompt)
-        job = Job(prompt, output, salt, now_ns, hasher, ready_ns=now_ns + self._frontend_ns)
+    def submit(
+        self, prompt: bytes, output: OutputText, *, salt: str | None, now_ns: int, hasher: BlockHasher | None = None
+    ) -> Job:
+        """A new request; the prompt (four bytes a token) is not empty and fits max_model_len with its output.
+
+        hasher: the prompt's, of pieces of hash_tokens(preset), where the caller has it.
+        """
+        if hasher is None:
+            hasher = BlockHasher(self._hash_tokens, salt)
+            hasher.extend(prompt)
+        self._jobs += 1
+        chance = random.Random(f"{self.preset.seed} job {self._replica} {self._jobs}")
+        job = Job(prompt, output, salt, now_ns, hasher, chance, ready_ns=now_ns + self._frontend_ns)
+        job.replica = self._replica
+        job.noise = math.exp(chance.gauss(0, self.preset.noise_sigma))
+        job.loses_hit = self.units is None and chance.random() < self.preset.lapse_probability
         self._arriving.append(job)
         return job
 
@@ -123,9 +101,14 @@ class Engine:
                 queue.remove(job)
         self._finish(job, now_ns)
 
+    @property
+    def busy(self) -> bool:
+        """A request holds blocks."""
+        return bool(self.running or self._restoring)
+
     def reset_cache(self) -> bool:
         """Forget all cached content; refused (False) while a request holds blocks."""
-        if not self.pool.reset():
+        if not self.store.reset():
             return False
         if self.units is not None:
             self.units.reset()
@@ -135,7 +118,10 @@ class Engine:
         """When something happens next; None while idle."""
         if self._step_end_ns is not None:
             return self._step_end_ns
-        return self._arriving[0].ready_ns if self._arriving else None
+        moments = [self._arriving[0].ready_ns] if self._arriving else []
+        if self._restoring:
+            moments.append(self._restoring[0][0])
+        return min(moments, default=None)
 
     def run_until(self, now_ns: int) -> list[Token]:
         """All tokens sampled up to now, in order."""
@@ -145,44 +131,67 @@ class Engine:
                 self.waiting.append(self._arriving.popleft())
             if self._step_end_ns is not None:
                 self._end_step(at_ns, tokens)
+            self._end_restores(at_ns)
             self._start_step(at_ns)
         return tokens
+
+    # ---- a step's end
 
     def _end_step(self, at_ns: int, tokens: list[Token]) -> None:
         self._step_end_ns = None
         for job in self._batch:
+            if not job.done:
+                job.computed += job.chunk
+        for token in self.upcoming:
+            if not token.job.done:
+                self._sample(token)
+                tokens.append(token)
+
+    def _sample(self, token: Token) -> None:
+        job, at_ns = token.job, token.at_ns
+        job.prefilling = False
+        if job.first_token_ns is None:
+            job.first_token_ns = at_ns
+            if self.units is not None:
+                self.units.persist(self._input_hashes(job), at_ns, common=job.common)
+            else:
+                self.store.window.keep(self._input_hashes(job), at_ns)
+        job.sampled = token.stop
+        # The KV of the token sampled last is not computed before it is read, so never at the end.
+        job.hasher.extend(job.output.tokens(token.number, job.sampled - token.last))
+        if not token.last:
+            return
+        job.last_token_ns = at_ns
+        if self.units is None:
+            self._publish(job, job.computed, at_ns)
+            if self.preset.cache_outputs:
+                self.store.window.keep(job.hasher.hashes, at_ns)
+        elif self.preset.cache_outputs:
+            self.units.persist(job.hasher.hashes, at_ns, after=job.prompt_tokens // self._hash_tokens)
+        self.running.remove(job)
+        self._finish(job, at_ns)
+
+    def _end_restores(self, at_ns: int) -> None:
+        while self._restoring and self._restoring[0][0] <= at_ns:
+            job = heapq.heappop(self._restoring)[2]
             if job.done:
                 continue
-            job.computed += job.chunk
-            if job.computed < job.known_tokens:
-                continue
-            job.prefilling = False
-            if job.first_token_ns is None:
-                job.first_token_ns = at_ns
-                if self.units is not None:
-                    self.units.persist(self._input_hashes(job), at_ns, common=job.common)
-            number = job.sampled
-            job.sampled += 1
-            last = job.sampled == job.output.length_tokens
-            tokens.append(Token(job, number, at_ns, last))
-            if last:
-                if self.units is not None and self.preset.cache_outputs:
-                    # Without the token just sampled: its KV was never computed.
-                    inputs = job.prompt_tokens // self._hash_tokens
-                    self.units.persist(job.hasher.hashes, at_ns, after=inputs)
-                self.running.remove(job)
-                self._finish(job, at_ns)
-            else:
-                job.hasher.extend(job.output.tokens(number, number + 1))
+            for position, block_hash in job.restoring:
+                self.store.come_up(job.blocks[position], block_hash, at_ns)
+            job.restoring = []
+            self.running.append(job)
+
+    # ---- a step's beginning
 
     def _start_step(self, at_ns: int) -> None:
         self._batch = []
         budget = self.preset.max_batched_tokens
-        cost_ns, decoding, preempted = 0, 0, False
+        prefill_ns, decoding, context_tokens, preempted = 0, 0, 0, False
         for job in list(self.running):
             if job.prefilling or not job.blocks:  # no blocks: preempted by an older request a moment ago
                 continue
-            while not self._grow(job):
+            chunk = self._decode_chunk(job)
+            while not self._grow(job, chunk, at_ns):
                 preempted = True
                 victim = self.running.pop()
                 self._preempt(victim, at_ns)
@@ -190,61 +199,120 @@ class Engine:
                     break
             else:
                 decoding += 1
-                budget -= 1
-                self._schedule(job, 1)
+                context_tokens += job.computed
+                budget -= 1 + self.preset.speculative_tokens
+                self._schedule(job, chunk, at_ns)
         for job in self.running:
             if job.prefilling and budget > 0:
-                cost_ns += self._prefill(job, min(budget, job.known_tokens - job.computed))
+                prefill_ns += self._prefill(job, min(budget, job.known_tokens - job.computed), at_ns)
                 budget -= job.chunk
-        while self.waiting and not preempted and budget > 0 and len(self.running) < self.preset.max_running:
+        while self.waiting and not preempted and budget > 0 and self._active < self.preset.max_running:
             job = self.waiting[0]
             if not self._admit(job, at_ns):
                 break
             self.waiting.popleft()
+            if job.restoring:
+                continue
             self.running.append(job)
-            cost_ns += self._prefill(job, min(budget, job.known_tokens - job.computed))
+            prefill_ns += self._prefill(job, min(budget, job.known_tokens - job.computed), at_ns)
             budget -= job.chunk
-        if decoding:
-            cost_ns += round((self.preset.decode_base_s + self.preset.decode_s_per_request * decoding) * NS)
         if self._batch:
-            self._step_end_ns = at_ns + cost_ns
+            self._step_end_ns = at_ns + prefill_ns + self._decode_ns(decoding, context_tokens)
+        self.upcoming = [self._token(job) for job in self._batch if job.computed + job.chunk >= job.known_tokens]
+
+    @property
+    def _active(self) -> int:
+        return len(self.running) + len(self._restoring)
+
+    def _token(self, job: Job) -> Token:
+        assert self._step_end_ns is not None
+        # What a chunk computes beyond the tokens known before are the accepted drafts; one more is sampled.
+        stop = job.sampled + job.computed + job.chunk - job.known_tokens + 1
+        return Token(job, job.sampled, stop, self._step_end_ns, stop == job.output.length_tokens)
+
+    def _decode_chunk(self, job: Job) -> int:
+        """Tokens a decoding request computes: the one sampled last, and drafts up to the first that is refused."""
+        preset = self.preset
+        accepted = 0
+        for _ in range(min(preset.speculative_tokens, job.output.length_tokens - job.sampled - 1)):
+            if job.chance.random() >= preset.speculative_acceptance:
+                break
+            accepted += 1
+        return 1 + accepted
+
+    def _decode_ns(self, decoding: int, context_tokens: int) -> int:
+        if not decoding:
+            return 0
+        preset = self.preset
+        step_s = preset.decode_base_s + preset.decode_s_per_request * decoding
+        step_s += preset.decode_s_per_context_token * context_tokens
+        return round(step_s * math.exp(self._chance.gauss(0, preset.noise_sigma)) * NS)
 
     def _admit(self, job: Job, at_ns: int) -> bool:
         size = self.preset.block_size
-        hits: list[int] = []
         # The last token must be computed to have something to sample from.
         hashes = job.hasher.hashes[: (job.known_tokens - self.preset.recompute_last_token) // self._hash_tokens]
+        found = Found([], [], 0)
         if self.units is None:
-            hits = self.pool.find(hashes, at_ns)
+            found = self.store.find(hashes, at_ns)
+            if job.loses_hit and job.scheduled_ns is None and found.blocks:
+                self.store.lose(found, hashes)
+                job.lapsed = True
+                found = Found([], [], 0)
+        tokens = job.known_tokens
+        if self.preset.admission == "whole":
+            tokens = job.prompt_tokens + job.output.length_tokens - 1
         before = self.pool.evictions
-        blocks = self.pool.take(hits, -(-job.known_tokens // size) - len(hits))
-        if blocks is None:
+        resident = [block for block in found.blocks if block is not None]
+        new = -(-tokens // size) - len(resident)
+        taken = self.pool.take(resident, new + self.preset.session_blocks, at_ns)
+        if taken is None:
             return False
         job.evicted_blocks += self.pool.evictions - before
-        job.blocks, job.published = blocks, len(hits)
-        job.hit = job.computed = len(hits) * size
+        job.state_blocks = taken[len(resident) + new :]
+        fresh = iter(taken[len(resident) : len(resident) + new])
+        job.blocks = [next(fresh) if block is None else block for block in found.blocks] + list(fresh)
+        job.published = len(found.blocks)
+        hit = len(found.blocks) * size
+        job.found = job.computed = hit - found.replay_tokens
         if self.units is not None:
-            job.hit = job.computed = self.units.find(hashes, at_ns) * self._hash_tokens
+            hit = job.found = job.computed = self.units.find(hashes, at_ns) * self._hash_tokens
             if job.scheduled_ns is None:
                 job.common = self.units.common_prefix(self._input_hashes(job), at_ns)
         job.prefilling = True
         if job.scheduled_ns is None:
-            job.scheduled_ns = at_ns
-            job.cached_tokens = job.hit
-            self.queried_tokens += job.prompt_tokens
-            self.hit_tokens += job.hit
+            self._note_hit(job, hit, found, at_ns)
+        if any(found.below):
+            restored_ns = self.store.tiers.restore(found.below, at_ns)
+            if job.restored_ns is None:
+                job.restored_ns = restored_ns
+            job.restoring = [(n, hashes[n]) for n, block in enumerate(found.blocks) if block is None]
+            heapq.heappush(self._restoring, (restored_ns, next(self._order), job))
         return True
 
-    def _prefill(self, job: Job, chunk: int) -> int:
-        """Schedule a chunk; its time in ns is a difference of the whole's, so that chunks add up to the formula."""
-        done = job.computed - job.hit
-        self._schedule(job, chunk)
-        return self._prefill_ns(done + chunk, job.hit) - (self._prefill_ns(done, job.hit) if done else 0)
+    def _note_hit(self, job: Job, hit: int, found: Found, at_ns: int) -> None:
+        size = self.preset.block_size
+        job.scheduled_ns = at_ns
+        job.cached_tokens = hit
+        job.replayed_tokens = found.replay_tokens
+        below = {name: blocks * size for name, blocks in zip(self.store.tiers.names, found.below, strict=False)}
+        job.hits = {"units" if self.units is not None else "hbm": hit - sum(below.values()), **below}
+        self.queried_tokens += job.prompt_tokens
+        self.hit_tokens += hit - sum(below.values())
+        self.external_hit_tokens += sum(below.values())
 
-    def _prefill_ns(self, uncached: int, cached: int) -> int:
-        preset = self.preset
+    def _prefill(self, job: Job, chunk: int, at_ns: int) -> int:
+        """Schedule a chunk; its time in ns is a difference of the whole's, so that chunks add up to the formula."""
+        done = job.computed - job.found
+        self._schedule(job, chunk, at_ns)
+        whole_ns = self._prefill_ns(job, done + chunk) - (self._prefill_ns(job, done) if done else 0)
+        return whole_ns + round(self.preset.prefill_s_per_chunk * job.noise * NS)
+
+    def _prefill_ns(self, job: Job, uncached: int) -> int:
+        preset, cached = self.preset, job.found
         return round(
             NS
+            * job.noise
             * (
                 preset.prefill_base_s
                 + preset.prefill_s_per_token * uncached
@@ -253,29 +321,32 @@ class Engine:
             )
         )
 
-    def _schedule(self, job: Job, chunk: int) -> None:
+    def _schedule(self, job: Job, chunk: int, at_ns: int) -> None:
         """Put `chunk` tokens of a job into the step; blocks they fill can be hit by others from now on."""
         job.chunk = chunk
         self._batch.append(job)
-        if self.units is not None:
-            return
-        cacheable = job.computed + chunk
+        if self.units is None:
+            self._publish(job, job.computed + chunk, at_ns)
+
+    def _publish(self, job: Job, computed: int, at_ns: int) -> None:
         if not self.preset.cache_outputs:
-            cacheable = min(cacheable, job.prompt_tokens)
-        full = cacheable // self.preset.block_size
+            computed = min(computed, job.prompt_tokens)
+        # Of drafts accepted in the running step the hasher does not know yet.
+        full = min(computed // self.preset.block_size, len(job.hasher.hashes))
         for number in range(job.published, full):
-            self.pool.publish(job.blocks[number], job.hasher.hashes[number])
+            self.store.publish(job.blocks[number], job.hasher.hashes[number], at_ns)
         job.published = max(job.published, full)
 
     def _input_hashes(self, job: Job) -> list[int]:
         return job.hasher.hashes[: job.prompt_tokens // self._hash_tokens]
 
-    def _grow(self, job: Job) -> bool:
-        """A block for the token about to be computed, if the last one is full."""
-        if job.computed < len(job.blocks) * self.preset.block_size:
+    def _grow(self, job: Job, chunk: int, at_ns: int) -> bool:
+        """Blocks for the tokens about to be computed, where those it has are full."""
+        lacking = -(-(job.computed + chunk) // self.preset.block_size) - len(job.blocks)
+        if lacking <= 0:
             return True
         before = self.pool.evictions
-        blocks = self.pool.take((), 1)
+        blocks = self.pool.take((), lacking, at_ns)
         if blocks is None:
             return False
         job.evicted_blocks += self.pool.evictions - before
@@ -286,11 +357,14 @@ class Engine:
         """Give up a request's blocks; it starts again from the head of the queue with the tokens it has."""
         self.preemptions += 1
         job.preemptions += 1
-        self.pool.release(job.blocks, at_ns)
-        job.blocks = []
+        self._release(job, at_ns)
         self.waiting.appendleft(job)
 
     def _finish(self, job: Job, at_ns: int) -> None:
         job.done = True
+        self._release(job, at_ns)
+
+    def _release(self, job: Job, at_ns: int) -> None:
         self.pool.release(job.blocks, at_ns)
-        job.blocks = []
+        self.pool.release_blank(job.state_blocks)
+        job.blocks, job.state_blocks = [], []

@@ -28,6 +28,11 @@ _REASONS = {
 _STREAM_HEAD = b"HTTP/1.1 200 OK\r\nserver: kvbench-sim\r\ncontent-type: %b\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
+def chunk(data: bytes, *, last: bool = False) -> bytes:
+    """Data framed as a chunk of an answer, with the mark of its end where it is the last."""
+    return b"%x\r\n%b\r\n%b" % (len(data), data, b"0\r\n\r\n" if last else b"")
+
+
 @dataclass
 class HttpRequest:
     """A request read to its end; header names in lower case. arrival_ns: monotonic, of its last bytes."""
@@ -131,11 +136,13 @@ class Connection(asyncio.Protocol):
         """The head of an answer that comes in chunks."""
         self._write(_STREAM_HEAD % content_type)
 
-    def send(self, data: bytes, *, last: bool) -> None:
-        """A chunk of the stream, in one write."""
-        self._write(b"%x\r\n%b\r\n%b" % (len(data), data, b"0\r\n\r\n" if last else b""))
-        if last:
-            self._answered()
+    def send(self, framed: bytes) -> None:
+        """A chunk of the stream (http.chunk), in one write."""
+        self._write(framed)
+
+    def end(self) -> None:
+        """The answer's last chunk has been sent: what the connection brought meanwhile comes next."""
+        self._answered()
 
     def close(self) -> None:
         """Hang up, whatever has been answered."""

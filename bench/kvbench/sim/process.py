@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import IO
 
 from kvbench.errors import FailedError
-from kvbench.sim.presets import resolve_preset
+from kvbench.sim.settings import resolve_preset
 
 _READY_WITHIN_S = 20.0
 _STOP_WITHIN_S = 3.0

@@ -13,8 +13,8 @@ from pathlib import Path
 from kvbench.errors import FailedError
 from kvbench.sim.deepseek_service import DeepSeekService
 from kvbench.sim.http import Connection
-from kvbench.sim.presets import Preset
-from kvbench.sim.service import VllmService
+from kvbench.sim.parameters import Preset
+from kvbench.sim.vllm_service import VllmService
 
 try:
     import uvloop

@@ -1,10 +1,9 @@
-"""The loop that moves tokens from the engine to the sockets, and vLLM's routes to it."""
+"""The loop that moves tokens from the engine to the sockets; a dialect's class adds the routes."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-import os
 import time
 import uuid
 from collections import deque
@@ -13,41 +12,21 @@ from typing import Any, Protocol
 
 import msgspec
 
-from kvbench import __version__
-from kvbench.sim.api import Answer, ApiError, Plan, plan_chat, plan_completion, tokenize
-from kvbench.sim.engine import NS, Engine, Job
-from kvbench.sim.http import Connection, HttpRequest
-from kvbench.sim.presets import Preset, parameters
+from kvbench.sim.account import Account, Bill
+from kvbench.sim.api import ApiError, Plan
+from kvbench.sim.cluster import Cluster
+from kvbench.sim.engine import NS
+from kvbench.sim.http import Connection, HttpRequest, chunk
+from kvbench.sim.job import Job, Token
+from kvbench.sim.parameters import Preset
 from kvbench.sim.prometheus import ServerMetrics
+from kvbench.sim.settings import parameters
 from kvbench.sim.timer import DeadlineTimer
 from kvbench.sim.tokenizer import TOKEN_BYTES, decode_ids
+from kvbench.sim.truth import Lateness, TruthLog, truth_of
 
-_TRUTH_KEPT = 100_000
-
-
-class Truth(msgspec.Struct, kw_only=True):
-    """What happened to one request; `_ns` are time.monotonic_ns() of this machine, None = did not happen.
-
-    planned_first_token_ns is the engine's own time: no scheduling noise of this machine is in it. queue_wait_ns: from
-    reaching the scheduler (arrival + frontend_s) to the first step. evicted_blocks: cached blocks of others that were
-    evicted to make room for this request.
-    """
-
-    request_id: str
-    response_id: str
-    stream: bool
-    arrival_ns: int
-    scheduled_ns: int | None
-    planned_first_token_ns: int | None
-    first_token_write_ns: int | None
-    last_write_ns: int | None
-    prompt_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    queue_wait_ns: int | None
-    evicted_blocks: int
-    preemptions: int
-    finish_reason: str
+_RENDERED_AT_A_TIME = 64
+"""Chunks made ready between two looks at the sockets: a fraction of a millisecond."""
 
 
 class AnswerBytes(Protocol):
@@ -59,7 +38,7 @@ class AnswerBytes(Protocol):
     @property
     def finish_reason(self) -> str: ...
     def role_event(self) -> bytes: ...
-    def token_event(self, number: int, *, last: bool) -> bytes: ...
+    def token_events(self, start: int, stop: int, *, last: bool) -> bytes: ...
     def end_events(self, cached_tokens: int) -> bytes: ...
     def whole(self, cached_tokens: int) -> bytes: ...
 
@@ -68,17 +47,17 @@ Route = Callable[[HttpRequest, Connection], None]
 
 
 class Exchange:
-    """A generation under way: whose it is, and what is still to be written."""
+    """A generation under way: whose it is, and how far it has been written."""
 
     def __init__(self, connection: Connection, answer: AnswerBytes, request_id: str, job: Job) -> None:
         self.connection = connection
         self.answer = answer
         self.request_id = request_id
         self.job = job
-        self.unsent: list[bytes] = []
-        self.new_tokens = 0
-        self.last = False
-        self.last_token_ns = 0
+        self.faults: tuple[str, ...] = ()
+        self.rendered_to = 0
+        self.rendered: bytes = b""
+        self.written_tokens = 0
         self.first_write_ns: int | None = None
         self.last_write_ns: int | None = None
         self.head_sent = False
@@ -86,7 +65,7 @@ class Exchange:
 
 
 class Service:
-    """Answers requests from one engine; `api_key` None = no key is needed. A dialect's class adds the routes."""
+    """Answers requests from one cluster of engines; `api_key` None = no key is needed."""
 
     def __init__(
         self,
@@ -99,18 +78,22 @@ class Service:
     ) -> None:
         self._preset = preset
         self._loop = loop
-        self._engine = Engine(preset, trace_time_scale=time_scale)
-        self._metrics = ServerMetrics(preset)
+        self._cluster = Cluster(preset, trace_time_scale=time_scale)
+        self._metrics = [ServerMetrics() for _ in self._cluster.engines]
+        self._account = Account(preset)
         self._timer = DeadlineTimer(loop, self._advance)
         self._api_key = api_key
-        self._truth: deque[bytes] = deque(maxlen=_TRUTH_KEPT)
-        self._truth_fd = truth_fd
+        self._truth = TruthLog(truth_fd)
+        self._lateness = Lateness()
         self._of_job: dict[Job, Exchange] = {}
         self._of_connection: dict[Connection, Exchange] = {}
-        self._started = int(time.time())
+        self._to_render: deque[Token] = deque()
+        self._rendering = False
+        self._advancing = False
         self._routes: dict[str, tuple[str, Route]] = {
             "/sim/truth": ("GET", self._render_truth),
             "/sim/parameters": ("GET", self._render_parameters),
+            "/sim/lateness": ("GET", self._render_lateness),
             "/sim/tokenize": ("POST", self._render_tokens),
             **self._dialect_routes(),
         }
@@ -126,14 +109,12 @@ class Service:
         """The body of a 401."""
         raise NotImplementedError
 
+    def _too_many(self, limit: int) -> ApiError:
+        raise NotImplementedError
+
     def _tokenize(self, body: bytes) -> bytes:
         """Token ids (four bytes each) of a prompt or a chat, as a generation would see it."""
         raise NotImplementedError
-
-    def _ended(self, exchange: Exchange) -> None:
-        """The exchange is over, complete or not; its connection is not yet free for the next."""
-        for timer in exchange.timers.values():
-            timer.cancel()
 
     def close(self) -> None:
         self._timer.close()
@@ -153,15 +134,12 @@ class Service:
                 connection.respond(error.status, msgspec.json.encode(error.body))
 
     def disconnected(self, connection: Connection) -> None:
-        exchange = self._of_connection.pop(connection, None)
+        exchange = self._of_connection.get(connection)
         if exchange is None:
             return
-        now_ns = time.monotonic_ns()
-        del self._of_job[exchange.job]
-        self._engine.abort(exchange.job, now_ns)
-        self._ended(exchange)
-        self._metrics.aborted()
-        self._log(exchange, "abort")
+        self._cluster.abort(exchange.job, time.monotonic_ns())
+        self._metrics[exchange.job.replica].aborted()
+        self._close_books(exchange, "abort")
         self._advance()
 
     def _allowed(self, request: HttpRequest) -> bool:
@@ -172,6 +150,11 @@ class Service:
 
     # ---- generation
 
+    def _check_room(self) -> None:
+        limit = self._preset.max_in_flight
+        if limit is not None and len(self._of_job) >= limit:
+            raise self._too_many(limit)
+
     def _start(
         self,
         plan: Plan,
@@ -180,101 +163,161 @@ class Service:
         connection: Connection,
     ) -> Exchange:
         request_id = request.headers.get("x-request-id") or uuid.uuid4().hex
-        job = self._engine.submit(plan.prompt, plan.output, salt=plan.salt, now_ns=request.arrival_ns)
+        faults = self._account.draw_faults()
+        if "output_overcount" in faults:
+            plan.overcount_tokens = -int(-plan.output.length_tokens * self._preset.overcount_share // 1)
+        job = self._cluster.submit(plan.prompt, plan.output, salt=plan.salt, now_ns=request.arrival_ns)
         exchange = Exchange(connection, answer_of(plan, self._preset, request_id), request_id, job)
+        exchange.faults = faults
         self._of_job[job] = self._of_connection[connection] = exchange
         if plan.stream:
             exchange.head_sent = True
             connection.start_stream()
-        self._timer.arm(self._engine.next_ns())
+        self._timer.arm(self._cluster.next_ns())
         return exchange
 
     def _advance(self) -> None:
-        """Write what the engine has sampled by now: one write a stream, whatever a late wake-up has gathered."""
-        now_ns = time.monotonic_ns()
-        ready: dict[Exchange, None] = {}
-        for token in self._engine.run_until(now_ns):
+        """Write what is due by now, then let the engines go on.
+
+        First tokens first: their lateness would be read as TTFT, that of the others is lost in the step's length.
+        """
+        if self._advancing:  # an answer's end has brought the next request of its connection, which asks for this
+            return
+        self._advancing = True
+        try:
+            self._write_due(time.monotonic_ns())
+        finally:
+            self._advancing = False
+        self._timer.arm(self._cluster.next_ns())
+        self._to_render = deque(self._cluster.upcoming)
+        self._render_soon()
+
+    def _write_due(self, now_ns: int) -> None:
+        due = [token for token in self._cluster.upcoming if token.at_ns <= now_ns]
+        due.sort(key=_is_not_first)
+        for token in due:
+            exchange = self._of_job.get(token.job)
+            if exchange is not None and exchange.answer.plan.stream:
+                ready = exchange.rendered_to == token.stop
+                self._write(exchange, token, exchange.rendered if ready else self._render(exchange, token))
+        for token in self._cluster.run_until(now_ns):
             exchange = self._of_job.get(token.job)
             if exchange is None:
                 continue
-            ready[exchange] = None
-            exchange.new_tokens += 1
-            exchange.last, exchange.last_token_ns = token.last, token.at_ns
-            if exchange.answer.plan.stream:
-                if token.number == 0 and exchange.answer.plan.chat:
-                    exchange.unsent.append(exchange.answer.role_event())
-                exchange.unsent.append(exchange.answer.token_event(token.number, last=token.last))
-        # First tokens first: their lateness would be read as TTFT, that of the others is lost in the step's length.
-        for exchange in sorted(ready, key=lambda exchange: exchange.first_write_ns is not None):
-            self._write(exchange)
-        self._timer.arm(self._engine.next_ns())
+            if token.number >= exchange.written_tokens:  # a step that ended while this call was late, or no stream
+                self._write(exchange, token, self._render(exchange, token))
+            if token.last:
+                self._end(exchange)
 
-    def _write(self, exchange: Exchange) -> None:
-        job, answer = exchange.job, exchange.answer
-        if exchange.last:
-            # Answering may at once start the connection's next request: this one must be out of the books by then.
-            del self._of_job[job], self._of_connection[exchange.connection]
+    def _render_soon(self) -> None:
+        if self._to_render and not self._rendering:
+            self._rendering = True
+            self._loop.call_soon(self._render_some)
+
+    def _render_some(self) -> None:
+        """Get chunks ready before they are due, a few at a time: what comes in must not wait for it."""
+        self._rendering = False
+        for _ in range(min(_RENDERED_AT_A_TIME, len(self._to_render))):
+            token = self._to_render.popleft()
+            exchange = self._of_job.get(token.job)
+            if exchange is not None and exchange.answer.plan.stream and exchange.rendered_to < token.stop:
+                exchange.rendered, exchange.rendered_to = self._render(exchange, token), token.stop
+        self._render_soon()
+
+    def _render(self, exchange: Exchange, token: Token) -> bytes:
+        answer = exchange.answer
+        if not answer.plan.stream:
+            return b""
+        events = answer.token_events(token.number, token.stop, last=token.last)
+        if token.number == 0 and answer.plan.chat:
+            events = answer.role_event() + events
+        if token.last:
+            events += answer.end_events(self._reported(exchange.job))
+        return chunk(events, last=token.last)
+
+    def _write(self, exchange: Exchange, token: Token, data: bytes) -> None:
         now_ns = time.monotonic_ns()
+        if data:
+            exchange.connection.send(data)
+            self._lateness.note(now_ns - token.at_ns, first=token.number == 0)
+        metrics = self._metrics[token.job.replica]
         if exchange.first_write_ns is None:
             exchange.first_write_ns = now_ns
-            self._metrics.first_token(job, now_ns)
+            metrics.first_token(token.job, now_ns)
         else:
-            self._metrics.inter_token.observe((now_ns - (exchange.last_write_ns or now_ns)) / NS)
-        for _ in range(exchange.new_tokens - 1):  # written together after a late wake-up
-            self._metrics.inter_token.observe(0.0)
-        exchange.new_tokens, exchange.last_write_ns = 0, now_ns
-        if exchange.last:
-            self._metrics.finished(job, exchange.last_token_ns, now_ns)
-            self._ended(exchange)
-        if answer.plan.stream:
-            if exchange.last:
-                exchange.unsent.append(answer.end_events(job.cached_tokens))
-            data = b"".join(exchange.unsent)
-            exchange.unsent.clear()
-            exchange.connection.send(data, last=exchange.last)
-        elif exchange.last:
-            whole = answer.whole(job.cached_tokens)
-            if exchange.head_sent:
-                exchange.connection.send(whole, last=True)
-            else:
-                exchange.connection.respond(200, whole)
-        if exchange.last:
-            self._log(exchange, answer.finish_reason)
+            metrics.inter_token.observe((now_ns - (exchange.last_write_ns or now_ns)) / NS)
+        exchange.written_tokens = token.stop
+        exchange.last_write_ns = now_ns
 
-    def _log(self, exchange: Exchange, finish_reason: str) -> None:
+    def _end(self, exchange: Exchange) -> None:
+        """All tokens are there; a stream's have been written. Answering may at once start the connection's next
+        request: this one must be out of the books by then."""
+        job, answer = exchange.job, exchange.answer
+        self._metrics[job.replica].finished(job, exchange.last_write_ns or 0)
+        self._close_books(exchange, answer.finish_reason)
+        if answer.plan.stream:
+            exchange.connection.end()
+            return
+        whole = answer.whole(self._reported(job))
+        if exchange.head_sent:
+            exchange.connection.send(chunk(whole, last=True))
+            exchange.connection.end()
+        else:
+            exchange.connection.respond(200, whole)
+
+    def _reported(self, job: Job) -> int:
+        """Cached tokens as usage has them."""
+        return job.cached_tokens - job.cached_tokens % self._preset.reported_granularity_tokens
+
+    def _close_books(self, exchange: Exchange, finish_reason: str) -> None:
+        """The exchange is over, complete or not."""
         job = exchange.job
-        truth = Truth(
+        del self._of_job[job], self._of_connection[exchange.connection]
+        for timer in exchange.timers.values():
+            timer.cancel()
+        truth = truth_of(
+            job,
             request_id=exchange.request_id,
             response_id=exchange.answer.response_id,
             stream=exchange.answer.plan.stream,
-            arrival_ns=job.arrival_ns,
-            scheduled_ns=job.scheduled_ns,
-            planned_first_token_ns=job.first_token_ns,
-            first_token_write_ns=exchange.first_write_ns,
+            first_write_ns=exchange.first_write_ns,
             last_write_ns=exchange.last_write_ns,
-            prompt_tokens=job.prompt_tokens,
-            cached_tokens=job.cached_tokens,
-            output_tokens=job.sampled,
-            queue_wait_ns=None if job.scheduled_ns is None else job.scheduled_ns - job.ready_ns,
-            evicted_blocks=job.evicted_blocks,
-            preemptions=job.preemptions,
+            reported_tokens=self._reported(job),
             finish_reason=finish_reason,
+            bill=self._bill(exchange, complete=finish_reason != "abort"),
         )
-        line = msgspec.json.encode(truth) + b"\n"
-        self._truth.append(line)
-        if self._truth_fd is not None:
-            os.write(self._truth_fd, line)
+        self._truth.add(truth)
+
+    def _bill(self, exchange: Exchange, *, complete: bool) -> Bill | None:
+        """None where nothing has a price, or nothing was begun."""
+        job = exchange.job
+        if not self._account.has_prices or job.scheduled_ns is None:
+            return None
+        reported = self._reported(job)
+        return self._account.charge(
+            hit_tokens=reported,
+            miss_tokens=job.prompt_tokens - reported,
+            output_tokens=job.sampled,
+            at_ns=job.arrival_ns,
+            faults=exchange.faults,
+            overcount_tokens=exchange.answer.plan.overcount_tokens if complete else 0,
+        )
+
+    # ---- what it tells of itself
 
     def _render_truth(self, request: HttpRequest, connection: Connection) -> None:
-        connection.respond(200, b"".join(self._truth), "application/x-ndjson")
+        connection.respond(200, self._truth.render(), "application/x-ndjson")
 
     def _render_parameters(self, request: HttpRequest, connection: Connection) -> None:
         rows = parameters(self._preset)
         connection.respond(200, msgspec.json.encode({"preset": self._preset.name, "parameters": rows}))
 
+    def _render_lateness(self, request: HttpRequest, connection: Connection) -> None:
+        connection.respond(200, msgspec.json.encode(self._lateness.summary()))
+
     def _render_tokens(self, request: HttpRequest, connection: Connection) -> None:
         tokens = self._tokenize(bytes(request.body))
-        answer = {
+        answer: dict[str, Any] = {
             "count": len(tokens) // TOKEN_BYTES,
             "max_model_len": self._preset.max_model_len,
             "tokens": decode_ids(tokens),
@@ -283,53 +326,5 @@ class Service:
         connection.respond(200, msgspec.json.encode(answer))
 
 
-class VllmService(Service):
-    """Speaks as vLLM's OpenAI-compatible server does."""
-
-    def _dialect_routes(self) -> dict[str, tuple[str, Route]]:
-        return {
-            "/health": ("GET", lambda _, connection: connection.respond(200, b"")),
-            "/version": ("GET", self._version),
-            "/metrics": ("GET", self._render_metrics),
-            "/v1/models": ("GET", self._models),
-            "/v1/chat/completions": ("POST", lambda *args: self._generate(plan_chat, *args)),
-            "/v1/completions": ("POST", lambda *args: self._generate(plan_completion, *args)),
-            "/tokenize": ("POST", self._render_tokens),
-            "/reset_prefix_cache": ("POST", self._reset),
-        }
-
-    def _needs_key(self, path: str) -> bool:
-        return path.startswith("/v1/")
-
-    def _wrong_key(self) -> bytes:
-        return b'{"error":"Unauthorized"}'
-
-    def _generate(self, plan_of: Callable[[bytes, Preset], Plan], request: HttpRequest, connection: Connection) -> None:
-        self._start(plan_of(bytes(request.body), self._preset), Answer, request, connection)
-
-    def _version(self, request: HttpRequest, connection: Connection) -> None:
-        connection.respond(200, msgspec.json.encode({"version": f"kvbench-sim {__version__}"}))
-
-    def _models(self, request: HttpRequest, connection: Connection) -> None:
-        model: dict[str, Any] = {
-            "id": self._preset.model,
-            "object": "model",
-            "created": self._started,
-            "owned_by": "kvbench-sim",
-            "root": self._preset.model,
-            "parent": None,
-            "max_model_len": self._preset.max_model_len,
-        }
-        connection.respond(200, msgspec.json.encode({"object": "list", "data": [model]}))
-
-    def _render_metrics(self, request: HttpRequest, connection: Connection) -> None:
-        self._advance()
-        text = self._metrics.render(self._engine)
-        connection.respond(200, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
-
-    def _tokenize(self, body: bytes) -> bytes:
-        return tokenize(body, self._preset)
-
-    def _reset(self, request: HttpRequest, connection: Connection) -> None:
-        self._advance()
-        connection.respond(200, msgspec.json.encode({"reset": self._engine.reset_cache()}))
+def _is_not_first(token: Token) -> bool:
+    return token.number > 0

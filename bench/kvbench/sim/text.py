@@ -46,14 +46,14 @@ class OutputText:
         self._text = ""
         self._pages = 0
 
-    def piece(self, number: int) -> str:
-        """Text of token `number`; empty for the end mark."""
-        if self.stops and number == self.length_tokens - 1:
-            return ""
-        end = (number + 1) * TOKEN_BYTES
+    def text(self, start: int, stop: int) -> str:
+        """Text of the tokens start..stop-1; there is none for the end mark."""
+        if self.stops and stop == self.length_tokens:
+            stop -= 1
+        end = stop * TOKEN_BYTES
         if end > len(self._text):
             self._write_until(end)
-        return self._text[end - TOKEN_BYTES : end]
+        return self._text[start * TOKEN_BYTES : end]
 
     def cut(self, length_tokens: int) -> None:
         """End after so many tokens, whatever was to come."""

@@ -26,7 +26,7 @@ class _Unit:
 class UnitStore:
     """Units by the hash of what they hold. `hashes` are those of a sequence's pieces of one granularity each, chained,
     so that hashes[n - 1] stands for the first n pieces; lengths are in such pieces. Times are ns of the caller's clock,
-    ttl_ns None = nothing is forgotten.
+    ttl_ns None = nothing is forgotten. Without refresh_on_hit a unit's life counts from when it was first written.
     """
 
     def __init__(
@@ -37,12 +37,14 @@ class UnitStore:
         ttl_ns: int | None = None,
         lapse_probability: float = 0.0,
         seed: int = 0,
+        refresh_on_hit: bool = True,
     ) -> None:
         self._interval = interval
         self._build_ns = build_ns
         self._ttl_ns = ttl_ns
         self._lapse_probability = lapse_probability
         self._random = random.Random(seed)
+        self._refresh_on_hit = refresh_on_hit
         self._units: OrderedDict[int, _Unit] = OrderedDict()
         self._inputs: OrderedDict[int, int] = OrderedDict()
 
@@ -57,8 +59,9 @@ class UnitStore:
             if self._lapse_probability and self._random.random() < self._lapse_probability:
                 del self._units[key]
                 continue
-            unit.used_ns = now_ns
-            self._units.move_to_end(key)
+            if self._refresh_on_hit:
+                unit.used_ns = now_ns
+                self._units.move_to_end(key)
             return length
         return 0
 
@@ -91,8 +94,10 @@ class UnitStore:
             unit = self._units.get(key)
             if unit is None or self._is_over(unit.used_ns, now_ns):
                 self._units[key] = _Unit(ready_ns, ready_ns)
-            else:
+            elif self._refresh_on_hit:
                 unit.used_ns = max(unit.used_ns, now_ns)
+            else:
+                continue
             self._units.move_to_end(key)
 
     def _expire(self, now_ns: int) -> None:
