@@ -15,8 +15,8 @@ demo: $(VENV)/.ready   ## replay the bundled agent trace against the built-in si
 	@$(BIN)/kvbench run agent-trace.jsonl --endpoint sim --time-scale 0.04 --out runs; code=$$?; \
 	 if [ $$code -eq 3 ]; then echo "exit 3: see the trust line above; on a busy machine this is expected"; elif [ $$code -ne 0 ]; then exit $$code; fi
 
-test: $(VENV)/.ready   ## unit and integration tests, loopback only
-	$(BIN)/python -m pytest -q
+test: $(VENV)/.ready   ## unit and integration tests, loopback only, a few at a time
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal
 
 test-real: $(VENV)/.ready   ## the same package against real servers, each in an environment of its own outside the project
 	$(BIN)/python tests/real/servers/install.py
