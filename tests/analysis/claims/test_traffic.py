@@ -91,7 +91,7 @@ def test_mooncake() -> None:
     assert 0 < found.hit_ceiling < 1
 
 
-@pytest.mark.parametrize("name", ["trace_0026.json", "trace_0091.json", "trace_0326.json"])
+@pytest.mark.parametrize("name", ["trace_0026.json", "trace_0057.json", "trace_0091.json"])
 def test_weka(name: str) -> None:
     prompts = weka(data("weka", name))
     found = read(data("weka", name))

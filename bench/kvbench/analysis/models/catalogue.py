@@ -6,6 +6,7 @@ A row says where its config is from and whether it was read there (`known`) or i
 from __future__ import annotations
 
 import tomllib
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -38,8 +39,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     claimed: Claimed | None = None
 
 
+@cache
 def catalogue() -> dict[str, Row]:
-    """All rows by name, in order of name."""
+    """All rows by name, in order of name. One object for all callers: it is read, not changed."""
     rows = {}
     for file in sorted((resources.files(__package__) / "catalogue").iterdir(), key=lambda entry: entry.name):
         if file.name.endswith(".toml"):
