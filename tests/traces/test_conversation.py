@@ -127,11 +127,29 @@ def test_requests_that_ran_at_once_are_sub_agents_that_the_next_one_waits_for() 
         Call(line=3, session="s", messages=right, start_s=2.75, end_s=6.0),
         Call(line=4, session="s", messages=SECOND, start_s=7.0, end_s=8.0),
     )
-    main, branch = sessions["s"], sessions["s-2"]
+    main, branch = sessions["s"], sessions["s.1"]
     assert sent(main) == [FIRST, left, SECOND]
     assert (branch.turns[0].parent, branch.turns[0].delay_s) == (TurnRef("s", 0), 0.75)
-    assert (main.turns[2].after, main.turns[2].delay_s) == (("s-2",), 1.0), "7 s less the end of what ran longest, 6 s"
+    assert (main.turns[2].after, main.turns[2].delay_s) == (("s.1",), 1.0), "7 s less the end of what ran longest, 6 s"
     assert {"branches": 1, "joined": 1, "replaced": 2}.items() <= counted(done).items()
+
+
+def test_of_several_agents_in_a_session_the_first_is_the_session_and_the_others_its_sub_agents() -> None:
+    ask = [{"role": "system", "content": "You look."}, user("look")]
+    sessions, done = converted(
+        Call(line=1, session="s", agent="lead", messages=FIRST, start_s=0.0, end_s=1.0),
+        Call(line=2, session="s", agent="scout", messages=ask, start_s=2.0, end_s=3.0),
+        Call(line=3, session="s", agent="scout", messages=[*ask, said("a"), user("more")], start_s=4.0, end_s=5.0),
+        Call(line=4, session="s", agent="lead", messages=SECOND, start_s=7.0, end_s=8.0),
+        Call(line=5, session="s", agent="scout", messages=ask, start_s=9.0, end_s=10.0),
+    )
+    assert sent(sessions["s"]) == [FIRST, SECOND]
+    assert [turn.append for turn in sessions["s"].turns] == [tuple(FIRST), tuple(SECOND[2:])]
+    assert (sessions["s"].turns[1].after, sessions["s"].turns[1].delay_s) == (("s.1",), 2.0)
+    assert [turn.line for turn in sessions["s.1"].turns] == [2, 3]
+    assert sessions["s.1"].turns[0].parent == TurnRef("s", 0)
+    assert sessions["s.2"].turns[0].parent == TurnRef("s", 1), "what was waited for is not gone on with"
+    assert counted(done) == {"branches": 2, "joined": 1, "not_joined": 1, "no_output_length": 5}
 
 
 def test_a_sub_agent_starts_from_the_call_that_ended_last_and_is_joined_when_it_ended() -> None:

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+from kvbench.traces.formats.aiperf import AIPERF
 from kvbench.traces.formats.azure import AZURE, SPLITWISE
 from kvbench.traces.formats.bailian import BAILIAN
 from kvbench.traces.formats.base import Format
 from kvbench.traces.formats.burstgpt import BURSTGPT
+from kvbench.traces.formats.chat_lines import OPENAI_MESSAGES, SHAREGPT
 from kvbench.traces.formats.claude_code import CLAUDE_CODE
+from kvbench.traces.formats.litellm import LITELLM
 from kvbench.traces.formats.mooncake import MOONCAKE
 from kvbench.traces.formats.native import NATIVE
+from kvbench.traces.formats.otel import OTEL
+from kvbench.traces.formats.request_log import REQUEST_LOG
 from kvbench.traces.formats.weka import WEKA
 
-FORMATS: tuple[Format, ...] = (NATIVE, CLAUDE_CODE, WEKA, BAILIAN, MOONCAKE, AZURE, SPLITWISE, BURSTGPT)
+FORMATS: tuple[Format, ...] = (
+    NATIVE,
+    CLAUDE_CODE,
+    WEKA,
+    OTEL,
+    BAILIAN,
+    AIPERF,
+    LITELLM,
+    REQUEST_LOG,
+    MOONCAKE,
+    SHAREGPT,
+    OPENAI_MESSAGES,
+    AZURE,
+    SPLITWISE,
+    BURSTGPT,
+)
 FORMAT_NAMES: tuple[str, ...] = tuple(format.name for format in FORMATS)
 
 __all__ = ["FORMATS", "FORMAT_NAMES", "NATIVE"]

@@ -47,7 +47,7 @@ class Import:
         """
         for line, raw in file.values():
             try:
-                yield line, self._object(raw)
+                yield line, self.decoded(raw)
             except LineError as error:
                 if drop is not None:
                     self.drop(drop, line, error.message)
@@ -68,7 +68,8 @@ class Import:
         self.log.warnings.clear()
         self.log.dropped = 0
 
-    def _object(self, raw: bytes) -> dict[str, Any]:
+    def decoded(self, raw: bytes) -> dict[str, Any]:
+        """One JSON object, halves of surrogate pairs replaced and counted. Raises LineError."""
         try:
             return decode_object(raw)
         except LineError:

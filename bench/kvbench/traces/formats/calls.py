@@ -22,7 +22,8 @@ class Call(msgspec.Struct, kw_only=True, omit_defaults=True):
     messages: its full prompt in OpenAI's shape (None: the source has no text). answer: what it was answered.
     session: the source's own name of the conversation; None: to be found by content. A `weak` name groups requests
     but other requests may go on with what they began (a trace id of each user turn). parent: the session whose
-    request called the session this one belongs to. input_tokens includes cached ones.
+    request called the session this one belongs to. agent: who made it,
+    where several share a session's name. input_tokens includes cached ones.
     """
 
     line: int
@@ -32,6 +33,7 @@ class Call(msgspec.Struct, kw_only=True, omit_defaults=True):
     session: str | None = None
     weak: bool = False
     parent: str | None = None
+    agent: str | None = None
     model: str | None = None
     start_s: float | None = None
     end_s: float | None = None
@@ -144,3 +146,46 @@ def _iso_s(text: str, field: str) -> float:
             f'"{text[:40]}" is no time; expected a number, or text like 2026-01-31T09:30:00Z', field=field
         ) from None
     return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+
+
+class TimeUnits:
+    """Times of a source in seconds (time_s), and which units its numbers were taken for."""
+
+    def __init__(self) -> None:
+        self._units: dict[str, None] = {}
+
+    def seconds(self, value: Any, field: str) -> float | None:
+        seconds = time_s(value, field)
+        if seconds is not None:
+            self._units[_unit(value)] = None
+        return seconds
+
+    def said(self) -> str:
+        """For the report; empty where there was no time."""
+        return " and ".join(self._units)
+
+
+def _unit(value: Any) -> str:
+    try:
+        number = float(value)
+    except ValueError:
+        return "text (UTC where it names no offset)"
+    for limit, name in ((1e17, "nanoseconds"), (1e14, "microseconds"), (1e11, "milliseconds")):
+        if number >= limit:
+            return f"numbers as {name}"
+    return "numbers as seconds"
+
+
+class Seen:
+    """Which ids were met before; some 70 bytes each."""
+
+    def __init__(self) -> None:
+        self._ids: set[bytes] = set()
+
+    def again(self, *parts: str) -> bool:
+        """Whether this id was asked about before."""
+        key = hashlib.blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=12).digest()
+        if key in self._ids:
+            return True
+        self._ids.add(key)
+        return False

@@ -27,8 +27,8 @@ NOTES = MESSAGE_NOTES | {
     "the source names no session)",
     "answer_differs": "of these, requests whose history holds another answer than was logged: {n}",
     "replaced": "requests that do not begin with what their session sent before: {n} (they replace its context)",
-    "branches": "requests that ran beside the one before them in their session: {n} (each a sub-agent, started by the "
-    "request that had ended last)",
+    "branches": "requests beside the ones of their session, at the same time or of another agent: {n} (each begins a "
+    "sub-agent's session, started by the request that had ended last)",
     "clipped_pauses": "requests that began before the one they follow had ended: {n} (they follow without a pause)",
     "pauses_with_answer": "pauses that hold the answer's own time too: {n} (the source does not say how long it took)",
     "out_of_order": "requests earlier than one that stands before them: {n} (put in the order of their times)",
@@ -61,6 +61,7 @@ class Thread:
         """The root session of its tree."""
         self.group: str | None = None
         """What the source calls the session it is of."""
+        self.agent: str | None = None
         self.length = 0
         self.digest = b""
         self.answer: bytes | None = None
@@ -130,6 +131,7 @@ class _Group:
 
     def __init__(self) -> None:
         self.threads: list[Thread] = []
+        self.made = 0
         self.parent: str | None = None
         self.last_end_s = float("-inf")
         """Of all its calls, those to come too."""
@@ -241,16 +243,17 @@ class Conversations:
         assert call.session is not None
         group = self._groups[call.session]
         hashed = call.messages is None
-        threads = [thread for thread in group.threads if thread.hashed == hashed]
+        threads = [thread for thread in group.threads if thread.hashed == hashed and thread.agent == call.agent]
         thread = next((each for each in reversed(threads) if each.extended_by(chain) and _follows(each, call)), None)
-        if thread is None and threads and not _runs_at(threads[0], call):
-            thread = threads[0]
+        if thread is None:
+            thread = next((each for each in threads if not _runs_at(each, call)), None)
         if thread is not None:
             self._next(group, thread, call, chain)
             return
-        name = self._sink.name(call.session or f"request{call.line}")
+        name = self._sink.name(f"{call.session}.{group.made}" if group.made else call.session)
+        group.made += 1
         thread = Thread(name, hashed=hashed)
-        thread.group = call.session
+        thread.group, thread.agent = call.session, call.agent
         thread.ends = []
         caller = self._caller(group, call)
         if group.threads:

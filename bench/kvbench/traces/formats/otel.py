@@ -1,0 +1,230 @@
+"""OpenTelemetry GenAI spans: each span of a request to a model is a turn, each run of an agent a session.
+
+A span may stand anywhere in the source, before its parent too: the source is read twice, the first time for who is
+whose parent (some 500 bytes a span in memory).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import nan
+from typing import Any
+
+import msgspec
+
+from kvbench.errors import InputError
+from kvbench.traces.formats.base import Format, Import
+from kvbench.traces.formats.calls import Call, Seen
+from kvbench.traces.formats.conversation import NOTES as CONVERSATION_NOTES
+from kvbench.traces.formats.conversation import Conversations
+from kvbench.traces.formats.otel_messages import Attributes, answer_in, prompt_of, tools_of
+from kvbench.traces.formats.otel_spans import Kind, Span, spans_in
+from kvbench.traces.formats.source import Head, SourceFile
+from kvbench.traces.formats.usage import NOTES as USAGE_NOTES
+from kvbench.traces.formats.usage import token_counts
+from kvbench.traces.lines import LineError
+
+_SESSION = (
+    "gen_ai.conversation.id",
+    "session.id",
+    "langfuse.session.id",
+    "exgentic.session.id",
+    "traceloop.association.properties.session_id",
+)
+_USAGE = "gen_ai.usage."
+_TTFT = ("gen_ai.response.time_to_first_chunk", "gen_ai.server.time_to_first_token")
+_Key = tuple[str, str]
+
+
+class _Node(msgspec.Struct):
+    """What is known of a span, calls or not. calls: requests made directly by this run of an agent."""
+
+    parent: _Key
+    kind: Kind
+    start_s: float
+    end_s: float
+    wraps: bool = False
+    calls: int = 0
+
+
+class OtelConverter:
+    """The spans of a source, in any order and any number of files."""
+
+    def __init__(self, target: Import) -> None:
+        self._import = target
+        self._notes = target.sink.notes
+        self._conversations = Conversations(target)
+        self._nodes: dict[_Key, _Node] = {}
+        self._files: list[tuple[SourceFile, str | None]] = []
+        self._named_by: Counter[str] = Counter()
+        self._agents = False
+
+    def file(self, file: SourceFile) -> None:
+        """Who is whose parent. Mistakes are told here; the second reading meets the same ones."""
+        self._files.append((file, self._import.log.file))
+        for line, obj in self._import.objects(file):
+            try:
+                for span in spans_in(obj):
+                    parent = (span.trace_id, span.parent_id) if span.parent_id else ("", "")
+                    start_s = nan if span.start_s is None else span.start_s
+                    end_s = nan if span.end_s is None else span.end_s
+                    self._nodes.setdefault((span.trace_id, span.span_id), _Node(parent, span.kind, start_s, end_s))
+            except LineError as error:
+                self._import.error(line, error)
+
+    def end(self) -> None:
+        for node in self._nodes.values():
+            if node.kind == "call":
+                self._mark(node)
+        surrogates = self._notes["surrogates"]
+        seen = Seen()
+        for file, name in self._files:
+            self._import.log.file = name
+            try:
+                for line, raw in file.values():
+                    self._spans(line, raw, seen)
+            except InputError:
+                continue  # Told when it was read first.
+        self._import.log.file = None
+        self._notes["surrogates"] = surrogates
+        self._conversations.finish()
+        named = ", ".join(f"{name} ({count:,})" for name, count in sorted(self._named_by.items()))
+        if named:
+            self._import.facts["sessions"] = f"requests of one {named}"
+        if self._agents:
+            self._import.facts["agents"] = "each run of an agent inside another's is a session of its own"
+
+    def _mark(self, node: _Node) -> None:
+        """A request inside a request is the same one, seen by two instrumentations; the inner one is nearer to it."""
+        for key, above in self._above(node):
+            if above.kind == "call" and above.start_s <= node.start_s and node.end_s <= above.end_s:
+                above.wraps = True
+            if above.kind == "agent":
+                self._nodes[key].calls += 1
+                return
+
+    def _above(self, node: _Node) -> list[tuple[_Key, _Node]]:
+        """Its ancestors, nearest first."""
+        out: list[tuple[_Key, _Node]] = []
+        met = set()
+        key = node.parent
+        while key not in met and (above := self._nodes.get(key)) is not None:
+            met.add(key)
+            out.append((key, above))
+            key = above.parent
+        return out
+
+    def _spans(self, line: int, raw: bytes, seen: Seen) -> None:
+        try:
+            obj = self._import.decoded(raw)
+        except LineError:
+            return  # Told when it was read first.
+        try:
+            for span in spans_in(obj):
+                self._import.units += 1
+                try:
+                    self._span(span, line, seen)
+                except LineError as error:
+                    field = ".".join(part for part in (span.field, error.field) if part)
+                    self._import.error(line, LineError(error.message, field=field, hint=error.hint))
+        except LineError:
+            return
+
+    def _span(self, span: Span, line: int, seen: Seen) -> None:
+        key = (span.trace_id, span.span_id)
+        if seen.again(*key):
+            self._import.drop("again", line, f"span {span.span_id[:40]} stands before it already")
+            return
+        if span.kind != "call":
+            self._import.drop("other_spans", line, f'span "{span.name[:60]}"')
+            return
+        node = self._nodes[key]
+        if node.wraps:
+            self._import.drop("wrapping", line, f'span "{span.name[:60]}" holds the span of the same request')
+            return
+        if span.failed:
+            self._import.drop("failed", line, f'span "{span.name[:60]}" has the status of an error')
+            return
+        attributes = span.attributes
+        notes: Counter[str] = Counter()
+        messages = prompt_of(attributes, span.events, notes)
+        usage = {name.removeprefix(_USAGE): value for name, value in attributes.items() if name.startswith(_USAGE)}
+        counts = token_counts(_openai_shape(usage), notes) if usage else token_counts(None, notes)
+        session, parent, weak = self._session(span, node)
+        model = attributes.get("gen_ai.request.model", attributes.get("gen_ai.response.model"))
+        call = Call(
+            line=line,
+            messages=messages,
+            tools=tools_of(attributes, notes),
+            answer=answer_in(attributes, span.events, notes),
+            session=session,
+            weak=weak,
+            parent=parent,
+            agent=span.agent,
+            model=model if isinstance(model, str) and model else None,
+            start_s=span.start_s,
+            end_s=span.end_s,
+            ttft_s=_seconds(attributes),
+            input_tokens=counts.input_tokens,
+            output_tokens=counts.output_tokens,
+            cached_tokens=counts.cached_tokens,
+            usage=usage or None,
+        )
+        self._notes.update(notes)
+        self._conversations.add(call)
+
+    def _session(self, span: Span, node: _Node) -> tuple[str | None, str | None, bool]:
+        """The request's session, the one that called it, and whether others may go on with what it began."""
+        name = next((name for name in _SESSION if span.attributes.get(name) not in (None, "")), "")
+        base = str(span.attributes[name]) if name else span.trace_id
+        if base:
+            self._named_by[name or "trace"] += 1
+        agents = [key for key, above in self._above(node) if above.kind == "agent" and above.calls]
+        # The outermost agent is the conversation itself.
+        names = [f"{base or 'trace'}.{key[1]}" for key in agents[:-1]] + [base or "trace"]
+        if len(agents) < 2:
+            return base or None, None, not name
+        self._agents = True
+        return names[0], names[1], False
+
+
+def _openai_shape(usage: dict[str, Any]) -> dict[str, Any]:
+    """Usage attributes as a usage object; cached tokens are part of the input there, whatever the provider."""
+    cached = usage.get("cache_read.input_tokens", usage.get("cache_read_input_tokens"))
+    return {
+        "prompt_tokens": usage.get("input_tokens", usage.get("prompt_tokens")),
+        "completion_tokens": usage.get("output_tokens", usage.get("completion_tokens")),
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def _seconds(attributes: Attributes) -> float | None:
+    for name in _TTFT:
+        value = attributes.get(name)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1e9:
+            return float(value)
+    return None
+
+
+def _matches(head: Head) -> bool:
+    fields = head.fields()
+    if fields & {"resourceSpans", "resource_spans"} or "spans" in fields:
+        return True
+    return bool(fields & {"span_id", "spanId"}) and "attributes" in fields
+
+
+OTEL = Format(
+    name="otel",
+    about="OpenTelemetry GenAI spans",
+    unit="span",
+    matches=_matches,
+    converter=OtelConverter,
+    notes=CONVERSATION_NOTES
+    | USAGE_NOTES
+    | {
+        "other_spans": "spans that are no request to a model (agents, tools, HTTP ...): {n}",
+        "wrapping": "spans that hold another span of the same request: {n} (two instrumentations saw it)",
+        "failed": "spans of requests that failed: {n}",
+        "again": "spans whose id stands before them already: {n}",
+    },
+)
