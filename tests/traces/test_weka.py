@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbench.errors import InputError
@@ -103,6 +103,24 @@ def test_ids_of_different_traces_never_meet_and_those_of_one_still_do(tmp_path: 
         write(tmp_path, *(trace(request(0.0, [1, 2]), id=name, hash_id_scope="global") for name in "xy"))
     )
     assert ids_of(shared["x"]) == ids_of(shared["y"]) == [[1, 2]]
+
+
+def test_think_time_behind_a_request_without_an_end_is_not_a_pause(tmp_path: Path) -> None:
+    """It then counts from the last end that was recorded, at 2 s: 12 s and 19 s, where 5 s and 7 s passed."""
+    path = write(
+        tmp_path,
+        trace(
+            request(0.0, [1], think_time=0.0),
+            request(9.0, [1], think_time=7.0, api_time=None),
+            request(14.0, [1], think_time=12.0, api_time=None),
+            request(21.0, [1], think_time=19.0),
+        ),
+    )
+    (turns,) = [session.turns for session in sessions_of(path).values()]
+    assert [turn.delay_s for turn in turns] == [0.0, 7.0, 5.0, 7.0]
+    with open_workload(path) as opened:
+        assert opened.imported is not None
+        assert opened.imported.notes == {"pauses_with_answer": 2}
 
 
 def test_requests_that_overlap_follow_without_a_pause_and_are_counted(tmp_path: Path) -> None:
@@ -403,6 +421,7 @@ def traces(draw: st.DrawFn) -> dict[str, Any]:
     return trace(*entries)
 
 
+@settings(deadline=None)
 @given(st.lists(traces(), min_size=1, max_size=3))
 def test_every_request_keeps_its_blocks_and_its_length(
     tmp_path_factory: pytest.TempPathFactory, objects: list[dict[str, Any]]

@@ -23,6 +23,7 @@ from kvbench.traces.formats.weka_shape import (
     WekaTrace,
     calling_turn,
     collect_agents,
+    joining_turn,
     place,
     root_sessions,
     totals_doubts,
@@ -142,9 +143,9 @@ class WekaConverter:
             turn = calling_turn(agent, session.requests, notes)
             agent.name = self._sink.name(f"{session.name}.{_agent_name(agent)}")
             children.setdefault(turn, []).append(agent)
-            following = session.requests[turn + 1] if turn + 1 < len(session.requests) else None
-            if following is not None and following.start_s >= agent.end_s - ROUNDING_S:
-                joins.setdefault(turn + 1, []).append(agent)
+            waiting = joining_turn(agent, session.requests, turn)
+            if waiting is not None:
+                joins.setdefault(waiting, []).append(agent)
                 notes["joined"] += 1
             else:
                 notes["not_joined"] += 1
@@ -201,7 +202,8 @@ def _delay_s(
         return 0.0
     if waits:
         end_s = max(before.end_s, *(agent.end_s for agent in waits))
-    elif number and request.entry.think_time is not None:
+    elif number and request.entry.think_time is not None and before.entry.api_time is not None:
+        # Behind a request whose end was not recorded, think_time counts from the last end that was.
         return max(request.entry.think_time, 0.0)
     else:
         end_s = before.end_s

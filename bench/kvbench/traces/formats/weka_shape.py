@@ -20,8 +20,8 @@ _Tokens = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 _Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
-class Entry(msgspec.Struct, rename={"input": "in"}):
-    """A request, or (type subagent) a sub-agent with its own."""
+class Entry(msgspec.Struct, rename={"input": "in"}, omit_defaults=True):
+    """A request, or (type subagent) a sub-agent with its own. What is None is not written."""
 
     t: _Time
     type: str
@@ -39,6 +39,9 @@ class Entry(msgspec.Struct, rename={"input": "in"}):
     subagent_type: str | None = None
     duration_ms: Annotated[float, Meta(ge=0, le=1e12)] | None = None
     status: str | None = None
+    models: Any = None
+    tool_tokens: Any = None
+    system_tokens: Any = None
     requests: list[Entry] | None = None
 
 
@@ -160,6 +163,12 @@ def calling_turn(agent: Agent, requests: list[Timed], notes: Counter[str]) -> in
     if not ended:
         notes["started_early"] += 1
     return called
+
+
+def joining_turn(agent: Agent, requests: list[Timed], called: int) -> int | None:
+    """The turn that waits for a sub-agent called by turn `called`: the next one, if it begins after the agent's end."""
+    following = requests[called + 1] if called + 1 < len(requests) else None
+    return called + 1 if following is not None and following.start_s >= agent.end_s - ROUNDING_S else None
 
 
 def totals_doubts(trace: WekaTrace) -> list[str]:
