@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvbench.cli import trace_transform
+from kvbench.cli import trace_convert, trace_transform
 from kvbench.cli.trace_options import FormatOption, NestedOption, TraceArgument
 
 if TYPE_CHECKING:
@@ -59,6 +59,9 @@ def info(
     else:
         _print_stats(stats, doubts, trace)
         _print_import(imported)
+
+
+app.command()(trace_convert.convert)
 
 
 def _print_json(value: dict[str, Any]) -> None:

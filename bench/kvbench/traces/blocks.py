@@ -57,6 +57,18 @@ class Blocking(msgspec.Struct, frozen=True, kw_only=True):
     tokens: str
 
 
+def what_counts(tokenizer: Tokenizer | None, *, hashed: bool, text: bool) -> str:
+    """What the lengths of a trace come from, in words, where turns are hashed, or have text."""
+    said = ["the trace's own lengths and hash ids"] if hashed else []
+    if text:
+        said.append(
+            f"estimated at {CHARS_PER_TOKEN} characters a token, without the chat template"
+            if tokenizer is None
+            else f"tokenizer {tokenizer.name}, without the chat template"
+        )
+    return "; ".join(said)
+
+
 class BlockedTrace:
     """An open trace, cut into blocks.
 
@@ -94,16 +106,9 @@ class BlockedTrace:
 
     def blocking(self) -> Blocking:
         """What was done to the turns read so far."""
-        said = []
-        if self.hashed_turns or not self.text_turns:
-            said.append("the trace's own lengths and hash ids")
-        if self.text_turns:
-            said.append(
-                f"estimated at {CHARS_PER_TOKEN} characters a token, without the chat template"
-                if self._tokenizer is None
-                else f"tokenizer {self._tokenizer.name}, without the chat template"
-            )
-        return Blocking(block_size=self.block_size, tokens="; ".join(said))
+        hashed = self.hashed_turns > 0 or not self.text_turns
+        tokens = what_counts(self._tokenizer, hashed=hashed, text=self.text_turns > 0)
+        return Blocking(block_size=self.block_size, tokens=tokens)
 
     def requests(self) -> Iterator[BlockRequest]:
         """Tree by tree in file order, each in order of time; one tree in memory at a time.
@@ -111,7 +116,7 @@ class BlockedTrace:
         In trace time as a whole: sort by start_s, stably.
         """
         for tree in self.trace.trees():
-            yield from self._tree(tree)
+            yield from self.tree(tree)
 
     def in_order(self) -> Iterator[tuple[BlockRequest, list[int]]]:
         """Requests in the order of trace time (ties: file order), each with its whole chain of ids.
@@ -138,7 +143,7 @@ class BlockedTrace:
 
     def _chains(self, tree: Tree) -> Iterator[tuple[BlockRequest, list[int]]]:
         chains: dict[str, list[int]] = {}
-        for request in self._tree(tree):
+        for request in self.tree(tree):
             chain = chains.setdefault(request.session_id, [])
             del chain[request.kept :]
             chain.extend(request.new_ids)
@@ -148,7 +153,8 @@ class BlockedTrace:
         recorded = recorded_timeline(tree) if self._times == "recorded" else None
         return timeline(tree) if recorded is None else recorded
 
-    def _tree(self, tree: Tree) -> Iterator[BlockRequest]:
+    def tree(self, tree: Tree) -> Iterator[BlockRequest]:
+        """The requests of one tree of the trace, in order of time."""
         cutters = [_Cutter(session, self) for session in tree.sessions]
         for start_s, number, at, end_s in self._timed(tree):
             session = tree.sessions[number]

@@ -41,11 +41,11 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def sentences(self) -> list[str]:
         """The report for people: what was read first, then what was changed, each sentence with its count."""
-        files = "" if self.files == 1 else f" in {_count(self.files, 'file')}"
-        agents = f" ({_count(self.sub_agents, 'sub-agent')} among them)" if self.sub_agents else ""
-        sessions = _count(self.sessions, "session")
-        units = _count(self.units, self.unit)
-        out = [f"{self.format}: {units}{files}; {sessions}{agents}, {_count(self.turns, 'turn')}"]
+        files = "" if self.files == 1 else f" in {count_of(self.files, 'file')}"
+        agents = f" ({count_of(self.sub_agents, 'sub-agent')} among them)" if self.sub_agents else ""
+        sessions = count_of(self.sessions, "session")
+        units = count_of(self.units, self.unit)
+        out = [f"{self.format}: {units}{files}; {sessions}{agents}, {count_of(self.turns, 'turn')}"]
         if self.block_size is not None:
             out.append(f"block size {self.block_size} ({self.block_size_from})")
         out.extend(f"{name}: {fact}" for name, fact in self.facts.items())
@@ -57,5 +57,6 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
         return [self.said.get(code, code + ": {n}").format(n=f"{n:,}") for code, n in counts.items()]
 
 
-def _count(number: int, noun: str) -> str:
+def count_of(number: int, noun: str) -> str:
+    """A count with its noun, in the singular where it is one."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
