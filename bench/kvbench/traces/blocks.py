@@ -95,6 +95,8 @@ class BlockedTrace:
         self.hashed_turns = 0
         """Turns read so far that have hash ids."""
         self.text_turns = 0
+        self.recorded_trees = 0
+        """Trees read so far by `requests` that the source's own times order."""
         self._times = times
         self._tokenizer = tokenizer
         self.text_rule = ContentRule(self.block_size, tokenizer, trace.prefixes)
@@ -151,6 +153,7 @@ class BlockedTrace:
 
     def _timed(self, tree: Tree) -> list[TimedTurn]:
         recorded = recorded_timeline(tree) if self._times == "recorded" else None
+        self.recorded_trees += recorded is not None or len(tree.sessions) == len(tree.sessions[0].turns) == 1
         return timeline(tree) if recorded is None else recorded
 
     def tree(self, tree: Tree) -> Iterator[BlockRequest]:
