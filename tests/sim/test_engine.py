@@ -1,47 +1,16 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.sim.helpers import MS, ROUND, preset, run, submit, times_ms
 
 from kvbench.sim.engine import Engine
-from kvbench.sim.job import Job, Token
-from kvbench.sim.parameters import Preset
 from kvbench.sim.settings import resolve_preset
 from kvbench.sim.text import OutputText
 from kvbench.sim.tokenizer import encode_ids
-
-MS = 1_000_000
-ROUND = {
-    "frontend_s": 0.001,
-    "prefill_base_s": 0.010,
-    "prefill_s_per_token": 0.0001,
-    "attention_s_per_token2": 0,
-    "decode_base_s": 0.005,
-    "decode_s_per_request": 0.001,
-    "max_batched_tokens": 1000,
-}
-
-
-def preset(**settings: object) -> Preset:
-    return resolve_preset("tiny", {**ROUND, **settings})
-
-
-def submit(engine: Engine, ids: Iterable[int], output: int, at_ms: float = 0, salt: str | None = None) -> Job:
-    prompt = encode_ids(list(ids))
-    text = OutputText(prompt, max_tokens=output, ignore_eos=True)
-    return engine.submit(prompt, text, salt=salt, now_ns=round(at_ms * MS))
-
-
-def run(engine: Engine, until_ms: float = 1e9) -> list[Token]:
-    return engine.run_until(round(until_ms * MS))
-
-
-def times_ms(tokens: list[Token], job: Job) -> list[float]:
-    return [token.at_ns / MS for token in tokens if token.job is job]
 
 
 def test_one_request_by_hand() -> None:

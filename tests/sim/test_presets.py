@@ -62,6 +62,25 @@ def test_of_every_parameter_it_is_said_where_it_comes_from() -> None:
         ("deepseek-api", {"currency": "EUR"}, r"currency = EUR \[name\]"),
         ("deepseek-api", {"unit_interval_tokens": 1000}, "1000 tokens is no multiple of .* = 128 tokens"),
         ("deepseek-api", {"lapse_probability": 2}, r"lapse_probability = 2 \[1\]"),
+        ("tiny", {"eviction": "mru"}, r"eviction = mru \[name\]: expected fifo, head_first or lru"),
+        ("tiny", {"pool_bytes": 16_384, "num_blocks": 5}, "num_blocks and pool_bytes both"),
+        ("tiny", {"pool_bytes": 16_384}, "holds 1 blocks of 32 tokens of 512 bytes"),
+        ("tiny", {"pool_bytes": 10**7, "bytes_per_token": 0}, "pool_bytes = 10000000 bytes: bytes_per_token"),
+        ("tiny", {"bytes_per_session": 10**7}, "pin 611 blocks: with the 256 of max_model_len .* pool's 511"),
+        ("tiny", {"bytes_per_session": 5, "bytes_per_token": 0}, "bytes_per_session = 5 bytes"),
+        ("tiny", {"host_bytes": 10**6, "bytes_per_token": 0}, "host_bytes = 1000000 bytes: bytes_per_token"),
+        ("tiny", {"ssd_bytes": 100}, "ssd_bytes = 100 bytes is less than a block of 16384 bytes"),
+        ("tiny", {"host_bandwidth_bytes_per_s": 0}, "host_bandwidth_bytes_per_s = 0"),
+        ("tiny", {"window_replay": "always"}, "window_tokens = 0 says that there is no window"),
+        ("tiny", {"foreign_share": 1}, "foreign_share = 1"),
+        ("tiny", {"replicas": 0}, "replicas = 0"),
+        ("tiny", {"peak_hours_utc": "1-4"}, "peak_hours_utc = 1-4 "),
+        ("tiny", {"peak_hours_utc": "04:00-01:00"}, "peak_hours_utc = 04:00-01:00 .* ends before"),
+        ("tiny", {"utc_start": "2026-13-01T00:00:00Z"}, "utc_start = 2026-13-01T00:00:00Z"),
+        ("deepseek-api", {"host_bytes": 10**9}, "host_bytes = 1000000000 bytes: prefix units"),
+        ("deepseek-api", {"window_tokens": 128}, "window_tokens = 128 tokens: prefix units"),
+        ("deepseek-api", {"eviction": "fifo"}, "eviction = fifo: prefix units"),
+        ("deepseek-api", {"foreign_share": 0.3}, "foreign_share = 0.3: prefix units"),
         ("tiny", {"num_blocks": 101}, r"max_model_len = 8192 tokens do not fit the pool: .* = 3200 tokens"),
     ],
 )
@@ -102,3 +121,43 @@ def test_an_endpoint_may_carry_parameters(spec: str, expected: object) -> None:
 def test_a_setting_of_an_endpoint_needs_one_value(spec: str, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         parse_endpoint(spec)
+
+
+def test_a_pool_may_be_sized_in_bytes() -> None:
+    # 3,514.25 bytes a token, 256 tokens a block: 899,648 bytes.
+    preset = resolve_preset("deepseek-v4-flash", {"pool_bytes": 899_648 * 5000 + 1, "max_model_len": 100_000})
+    assert (preset.num_blocks, preset.session_blocks) == (5000, 4)
+    assert "num_blocks" not in preset.assumed
+    rows = {row["name"]: row["status"] for row in parameters(preset)}
+    assert (rows["num_blocks"], rows["pool_bytes"], rows["bytes_per_token"]) == ("set", "set", "known")
+    smaller = resolve_preset("deepseek-v4-flash", {"num_blocks": 600, "max_model_len": 100_000})
+    assert (smaller.num_blocks, smaller.pool_bytes) == (600, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "bytes_per_token", "bytes_per_session", "sessions", "tokens"),
+    [
+        ("deepseek-v4.1-flash", 890, 2_727_936, 335, 131_072),
+        ("deepseek-v4-flash", 3514.25, 3_214_336, 86, 131_072),
+        ("deepseek-v3.2", 48_068, 0, 6, 131_072),
+        ("deepseek-v1", 389_120, 0, 0, 131_072),
+        ("kimi-k3", 13_824, 449_372_160, 17, 131_072),
+    ],
+)
+def test_models_have_the_bytes_of_their_architecture(
+    name: str, bytes_per_token: float, bytes_per_session: int, sessions: int, tokens: int
+) -> None:
+    """Sessions of so many tokens in 40e9 bytes: floor(40e9 / (m n + F)); whole blocks may cost one."""
+    preset = PRESETS[name]
+    assert (preset.bytes_per_token, preset.bytes_per_session) == (bytes_per_token, bytes_per_session)
+    assert preset.pool_bytes == 40 * 10**9
+    each = -(-tokens // preset.block_size) + preset.session_blocks
+    assert int(40e9 // (bytes_per_token * tokens + bytes_per_session)) == sessions
+    assert sessions - 1 <= (preset.num_blocks - 1) // each <= sessions
+
+
+def test_every_preset_can_be_had_and_says_of_its_sizes_where_they_come_from() -> None:
+    for name in PRESETS:
+        preset = resolve_preset(name)
+        sources = preset.known | preset.assumed
+        assert {"bytes_per_token", "num_blocks"} <= sources.keys() or name == "deepseek-api", name

@@ -3,17 +3,16 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.sim.helpers import MS, ask, ttft_ms
 from tests.sim.test_cache import brute_force, chains
 
 from kvbench.sim.engine import Engine
 from kvbench.sim.hits import BlockStore
-from kvbench.sim.job import Job
 from kvbench.sim.parameters import Preset
 from kvbench.sim.settings import resolve_preset
 from kvbench.sim.text import OutputText
 from kvbench.sim.tokenizer import encode_ids
 
-MS = 1_000_000
 KB32 = 32_000  # a block: 32 tokens of 1,000 bytes
 EXACT = {
     "bytes_per_token": 1000,
@@ -28,19 +27,6 @@ EXACT = {
 
 def preset(**settings: object) -> Preset:
     return resolve_preset("tiny", {**EXACT, **settings})
-
-
-def ask(engine: Engine, start: int, tokens: int, at_ms: float) -> Job:
-    """One request and all that follows from it."""
-    prompt = encode_ids(range(start, start + tokens))
-    job = engine.submit(prompt, OutputText(prompt, max_tokens=1), salt=None, now_ns=round(at_ms * MS))
-    engine.run_until(10**18)
-    return job
-
-
-def ttft_ms(job: Job) -> float:
-    assert job.first_token_ns is not None
-    return (job.first_token_ns - job.arrival_ns) / MS
 
 
 @given(chains(), st.integers(1, 8), st.integers(1, 8), st.integers(0, 8))
@@ -69,9 +55,9 @@ def test_pool_and_tiers_are_one_lru_as_large_as_all_of_them(
 def test_coming_up_takes_latency_and_bytes_over_bandwidth() -> None:
     rates = {"host_bandwidth_bytes_per_s": 32e6, "host_latency_s": 0.002}
     engine = Engine(preset(host_bytes=8 * KB32, **rates))
-    ask(engine, 0, 200, 0)  # seven blocks, six of them full
-    ask(engine, 1000, 200, 1000)  # evicts the unfilled one, the tail's two, and one more
-    again = ask(engine, 0, 200, 2000)
+    ask(engine, range(200), 0)  # seven blocks, six of them full
+    ask(engine, range(1000, 1200), 1000)  # evicts the unfilled one, the tail's two, and one more
+    again = ask(engine, range(200), 2000)
     # Ten blocks: the second has taken the three that were unused, the one without content, and blocks 6, 5 and 4 of the
     # first. Up come three blocks of 32,000 bytes, a millisecond each, after 2 ms; then 10 ms and 8 tokens.
     assert again.hits == {"hbm": 96, "host": 96}
@@ -81,15 +67,15 @@ def test_coming_up_takes_latency_and_bytes_over_bandwidth() -> None:
     assert again.restored_ns - again.scheduled_ns == 5 * MS
     assert (engine.queried_tokens, engine.hit_tokens, engine.external_hit_tokens) == (600, 96, 96)
     # Now they are in HBM again, and nowhere else.
-    assert ask(engine, 0, 200, 3000).hits == {"hbm": 192, "host": 0}
+    assert ask(engine, range(200), 3000).hits == {"hbm": 192, "host": 0}
 
 
 def test_what_the_host_has_no_room_for_goes_to_ssd_and_then_nowhere() -> None:
     rates = {"host_bandwidth_bytes_per_s": 32e6, "host_latency_s": 0, "ssd_bandwidth_bytes_per_s": 8e6}
     engine = Engine(preset(host_bytes=2 * KB32, ssd_bytes=3 * KB32, ssd_latency_s=0.003, **rates))
-    ask(engine, 0, 321 - 1, 0)  # ten blocks, all full
-    ask(engine, 1000, 319, 1000)  # ten more, nine of them full
-    again = ask(engine, 0, 320, 2000)
+    ask(engine, range(320), 0)  # ten blocks, all full
+    ask(engine, range(1000, 1319), 1000)  # ten more, nine of them full
+    again = ask(engine, range(320), 2000)
     # Evicted from the tail: 10, 9, ... 1. The last two to go are in the host, the three before on SSD, the others gone.
     # Up come two blocks at 1 ms, then three at 3 + 3 * 4 ms; 160 tokens are computed.
     assert again.hits == {"hbm": 0, "host": 64, "ssd": 96}
@@ -99,7 +85,7 @@ def test_what_the_host_has_no_room_for_goes_to_ssd_and_then_nowhere() -> None:
 def test_transfers_of_a_tier_follow_each_other() -> None:
     engine = Engine(preset(num_blocks=21, host_bytes=100 * KB32, host_bandwidth_bytes_per_s=3.2e6, host_latency_s=0))
     for start in (0, 1000, 2000, 3000):
-        ask(engine, start, 161, start)  # five full blocks and one token
+        ask(engine, range(start, start + 161), start)  # five full blocks and one token
     prompts = [encode_ids(range(start, start + 161)) for start in (0, 1000)]
     jobs = [engine.submit(p, OutputText(p, max_tokens=1), salt=None, now_ns=10_000 * MS) for p in prompts]
     engine.run_until(10**18)
@@ -123,9 +109,9 @@ def test_what_outlives_a_tier_goes_down_one(pause_s: float, where: str | None, s
     """10 s in HBM, 20 s in the host, 40 s on SSD, all of trace time."""
     lives = {"idle_ttl_s": 10, "host_ttl_s": 20, "ssd_ttl_s": 40}
     engine = Engine(preset(host_bytes=10 * KB32, ssd_bytes=10 * KB32, **lives), trace_time_scale=scale)
-    first = ask(engine, 0, 200, 0)
+    first = ask(engine, range(200), 0)
     assert first.last_token_ns is not None
-    again = ask(engine, 0, 200, first.last_token_ns / MS + pause_s * scale * 1000)
+    again = ask(engine, range(200), first.last_token_ns / MS + pause_s * scale * 1000)
     assert {name for name, tokens in again.hits.items() if tokens} == ({where} - {None})
     assert again.cached_tokens == (192 if where else 0)
 
@@ -134,13 +120,13 @@ def test_a_hit_begins_the_life_in_hbm_anew_unless_it_may_not() -> None:
     for refresh, cached in ((True, 192), (False, 0)):
         engine = Engine(preset(idle_ttl_s=10, refresh_on_hit=refresh))
         for at_s in (0, 6):
-            ask(engine, 0, 200, at_s * 1000)
-        assert ask(engine, 0, 200, 12_000).cached_tokens == cached
+            ask(engine, range(200), at_s * 1000)
+        assert ask(engine, range(200), 12_000).cached_tokens == cached
 
 
 def test_others_go_on_while_blocks_come_up() -> None:
     engine = Engine(preset(host_bytes=20 * KB32, host_bandwidth_bytes_per_s=3.2e5, host_latency_s=0, idle_ttl_s=1))
-    ask(engine, 0, 161, 0)
+    ask(engine, range(161), 0)
     prompt, other = encode_ids(range(161)), encode_ids(range(5000, 5033))
     slow = engine.submit(prompt, OutputText(prompt, max_tokens=1), salt=None, now_ns=5000 * MS)
     quick = engine.submit(other, OutputText(other, max_tokens=1), salt=None, now_ns=5000 * MS)
@@ -151,7 +137,7 @@ def test_others_go_on_while_blocks_come_up() -> None:
 
 def test_a_client_that_leaves_while_blocks_come_up_holds_none() -> None:
     engine = Engine(preset(host_bytes=20 * KB32, host_bandwidth_bytes_per_s=3.2e5, idle_ttl_s=1))
-    ask(engine, 0, 161, 0)
+    ask(engine, range(161), 0)
     prompt = encode_ids(range(161))
     job = engine.submit(prompt, OutputText(prompt, max_tokens=1), salt=None, now_ns=5000 * MS)
     engine.run_until(5100 * MS)
@@ -159,4 +145,4 @@ def test_a_client_that_leaves_while_blocks_come_up_holds_none() -> None:
     engine.abort(job, 5100 * MS)
     assert engine.pool.free == 10
     assert engine.run_until(10**18) == []
-    assert ask(engine, 0, 161, 9000).hits["host"] == 160
+    assert ask(engine, range(161), 9000).hits["host"] == 160

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from kvbench.errors import UsageError
 from kvbench.sim.parameters import Preset
 
@@ -12,6 +14,7 @@ def check_together(preset: Preset) -> None:
     _check_tiers(preset)
     _check_window(preset)
     _check_units(preset)
+    _check_clock(preset)
 
 
 def _check_pool(preset: Preset) -> None:
@@ -76,3 +79,15 @@ def _check_units(preset: Preset) -> None:
         raise UsageError(f"eviction = {preset.eviction}: prefix units are not evicted, only blocks are")
     if preset.foreign_share:
         raise UsageError(f"foreign_share = {preset.foreign_share:g}: prefix units are not evicted, only blocks are")
+
+
+def _check_clock(preset: Preset) -> None:
+    for span in preset.peak_hours_utc.split(","):
+        start, _, end = span.partition("-")
+        if span and start >= end:
+            raise UsageError(f"peak_hours_utc = {preset.peak_hours_utc} [times of day]: {span} ends before it begins")
+    if preset.utc_start is not None:
+        try:
+            datetime.fromisoformat(preset.utc_start)
+        except ValueError as error:
+            raise UsageError(f"utc_start = {preset.utc_start} [UTC]: {error}") from None

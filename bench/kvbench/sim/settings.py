@@ -50,7 +50,9 @@ def resolve_preset(name: str, settings: Mapping[str, object] | None = None) -> P
         preset = msgspec.convert(values, Preset, strict=False)
     except msgspec.ValidationError as error:
         key = str(error).rpartition("`$.")[2].rstrip("`")
-        raise UsageError(f"{key} = {given.get(key)} [{units.get(key, '')}]: {error}") from None
+        names = _names(key)
+        why = f"expected {', '.join(names[:-1])} or {names[-1]}" if names else str(error)
+        raise UsageError(f"{key} = {given.get(key)} [{units.get(key, '')}]: {why}") from None
     for key in given:
         value = getattr(preset, key)
         if isinstance(value, (float, Decimal)) and value != value:
@@ -126,6 +128,17 @@ def parse_endpoint(spec: str) -> tuple[str, dict[str, str]] | None:
         return None
     items = [unquote(item) for item in query.split("&")] if question else []
     return preset or DEFAULT_PRESET, parse_settings(items, f"--endpoint {spec}: ")
+
+
+def _names(parameter: str) -> tuple[str, ...]:
+    """What a parameter may be that is one of a few names; empty for any other."""
+    for field in msgspec.structs.fields(Preset):
+        info = msgspec.inspect.type_info(field.type)
+        if isinstance(info, msgspec.inspect.Metadata):
+            info = info.type
+        if field.name == parameter and isinstance(info, msgspec.inspect.LiteralType):
+            return tuple(map(str, info.values))
+    return ()
 
 
 def _described() -> dict[str, tuple[str, str]]:

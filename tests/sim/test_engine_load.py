@@ -1,0 +1,148 @@
+"""Fixed state, admission, drafts, noise, lapses and foreign blocks, in virtual time and by hand."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from itertools import pairwise
+
+import pytest
+from tests.sim.helpers import MS, ask, preset, run, submit, times_ms, ttft_ms
+
+from kvbench.sim.engine import Engine
+from kvbench.sim.tokenizer import encode_ids
+
+
+def test_a_running_request_pins_its_fixed_state() -> None:
+    # Blocks of 32,000 bytes: 70,000 bytes of state are three of them. Ten blocks.
+    settings = {"bytes_per_token": 1000, "bytes_per_session": 70_000, "num_blocks": 11, "max_model_len": 220}
+    engine = Engine(preset(**settings))
+    first = submit(engine, range(100), output=3)
+    second = submit(engine, range(1000, 1100), output=1)
+    run(engine, 22)
+    assert engine.pool.free == 10 - 4 - 3
+    assert (len(engine.running), len(engine.waiting)) == (1, 1)
+    tokens = run(engine)
+    # The first ends at 1 + 20 + 6 + 6 ms; without state both would have fitted.
+    assert second.scheduled_ns == times_ms(tokens, first)[-1] * MS == 33 * MS
+    assert engine.pool.free == 10
+    assert engine.pool.evictions == 0
+    # An idle session keeps its blocks and no state: seven others' worth of room is not taken from it.
+    assert ask(engine, range(100), 1000).cached_tokens == 96
+
+
+def test_room_for_the_output_beforehand_preempts_nobody() -> None:
+    # Ten blocks; each needs 206 tokens' worth in the end, seven blocks.
+    for admission, preemptions in (("prompt", 1), ("whole", 0)):
+        engine = Engine(preset(num_blocks=11, max_model_len=320, admission=admission))
+        first = submit(engine, range(127), output=80)
+        second = submit(engine, range(1000, 1127), output=80)
+        tokens = run(engine)
+        assert engine.preemptions == preemptions
+        if admission == "whole":
+            assert second.scheduled_ns == times_ms(tokens, first)[-1] * MS
+        assert engine.pool.free == 10
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "spans", "times"),
+    [
+        (1, [(0, 1), (1, 5), (5, 9), (9, 10)], [21, 27, 33, 39]),
+        (0, [(n, n + 1) for n in range(10)], [21 + 6 * n for n in range(10)]),
+    ],
+)
+def test_accepted_drafts_share_a_step(acceptance: float, spans: list[tuple[int, int]], times: list[float]) -> None:
+    engine = Engine(preset(speculative_tokens=3, speculative_acceptance=acceptance))
+    job = submit(engine, range(100), output=10)
+    tokens = run(engine)
+    assert [(token.number, token.stop) for token in tokens] == spans
+    assert times_ms(tokens, job) == times
+    assert [token.last for token in tokens] == [False] * (len(spans) - 1) + [True]
+
+
+def test_drafts_are_accepted_up_to_the_first_that_is_refused() -> None:
+    engine = Engine(preset(speculative_tokens=3, speculative_acceptance=0.5, max_model_len=8192))
+    submit(engine, range(100), output=8000)
+    lengths = [token.stop - token.number for token in run(engine)][1:]
+    # 1, 2, 3 or 4 with probabilities 1/2, 1/4, 1/8, 1/8; the last chunk may be cut.
+    assert set(lengths) == {1, 2, 3, 4}
+    for length, share in ((1, 1 / 2), (2, 1 / 4), (3, 1 / 8), (4, 1 / 8)):
+        assert lengths.count(length) / len(lengths) == pytest.approx(share, abs=4 * math.sqrt(share / len(lengths)))
+
+
+@pytest.mark.parametrize(("output", "cached"), [(60, 128), (61, 160), (28, 96), (29, 128)])
+@pytest.mark.parametrize("acceptance", [0.5, 1])
+def test_drafts_change_no_hit(output: int, cached: int, acceptance: float) -> None:
+    engine = Engine(preset(speculative_tokens=4, speculative_acceptance=acceptance))
+    first = ask(engine, range(100), 0, output=output)
+    following = first.prompt + first.output.tokens(0, output) + encode_ids(range(900_000, 900_040))
+    assert ask(engine, following, 10_000).cached_tokens == cached
+    assert engine.pool.free == engine.pool.capacity
+
+
+def test_a_decode_step_reads_the_context() -> None:
+    engine = Engine(preset(decode_s_per_context_token=1e-5))
+    job = submit(engine, range(100), output=3)
+    # 5 + 1 ms, and 10 us for each of 100, then 101 tokens of context.
+    assert times_ms(run(engine), job) == pytest.approx([21, 28, 35.01])
+
+
+def test_each_chunk_of_a_prefill_costs() -> None:
+    engine = Engine(preset(prefill_s_per_chunk=0.003))
+    assert ttft_ms(ask(engine, range(2500), 0)) == pytest.approx(1 + 10 + 250 + 3 * 3)
+    assert ttft_ms(ask(engine, range(5000, 6000), 10_000)) == pytest.approx(1 + 10 + 100 + 3)
+
+
+def test_noise_is_log_normal_and_the_same_for_the_same_seed() -> None:
+    def factors(seed: int, sigma: float) -> list[float]:
+        engine = Engine(preset(noise_sigma=sigma, seed=seed))
+        # 10 ms + 100 tokens, whatever came before: each has ids of its own.
+        return [(ttft_ms(ask(engine, range(n * 100, n * 100 + 100), n * 1000)) - 1) / 20 for n in range(400)]
+
+    logs = [math.log(factor) for factor in factors(1, 0.2)]
+    assert statistics.stdev(logs) == pytest.approx(0.2, rel=0.15)
+    assert statistics.mean(logs) == pytest.approx(0, abs=0.04)
+    assert factors(1, 0.2)[:5] == [pytest.approx(math.exp(log)) for log in logs[:5]]
+    assert factors(2, 0.2)[:5] != factors(1, 0.2)[:5]
+    assert set(factors(1, 0)) == {1.0}
+
+
+def test_decode_steps_are_noisy_each_for_itself() -> None:
+    engine = Engine(preset(noise_sigma=0.2))
+    job = submit(engine, range(100), output=500)
+    times = times_ms(run(engine), job)
+    logs = [math.log((late - early) / 6) for early, late in pairwise(times)]
+    assert statistics.stdev(logs) == pytest.approx(0.2, rel=0.15)
+    assert statistics.mean(logs) == pytest.approx(0, abs=0.04)
+
+
+def test_a_hit_may_be_lost_and_is_there_again_once_computed() -> None:
+    engine = Engine(preset(lapse_probability=1))
+    ask(engine, range(100), 0)
+    again = ask(engine, range(100), 1000)
+    assert (again.cached_tokens, again.lapsed) == (0, True)
+    assert ttft_ms(again) == pytest.approx(21)
+    cold = ask(engine, range(5000, 5100), 2000)
+    assert not cold.lapsed  # it had no hit to lose
+    # What was lost is forgotten, so there is one copy of each block, not three.
+    assert sum(len(blocks) for blocks in engine.pool._blocks_of.values()) == 3 + 3
+
+
+def test_hits_are_lost_as_often_as_said() -> None:
+    engine = Engine(preset(lapse_probability=0.3, seed=5))
+    ask(engine, range(100), 0)
+    jobs = [ask(engine, range(100), 1000 * n) for n in range(1, 1001)]
+    lost = sum(job.lapsed for job in jobs)
+    assert [job.cached_tokens for job in jobs] == [0 if job.lapsed else 96 for job in jobs]
+    assert lost == pytest.approx(300, abs=4 * math.sqrt(1000 * 0.3 * 0.7))
+
+
+def test_other_tenants_write_their_share() -> None:
+    # Ten blocks. A and B: 129 tokens each, four full blocks and a fifth; each writes four foreign ones beside it.
+    for share, cached in ((0, 128), (0.5, 32)):
+        engine = Engine(preset(num_blocks=11, max_model_len=320, foreign_share=share))
+        ask(engine, range(129), 0)
+        ask(engine, range(1000, 1129), 1000)
+        # B's five blocks: the last unused one and A's four foreign ones. B's foreign ones then take A's block without
+        # content and its three last.
+        assert ask(engine, range(129), 2000).cached_tokens == cached
