@@ -57,6 +57,9 @@ def test_ranks_and_context() -> None:
     }
     assert found["context"]["bytes"] == 14_273_372_160
     assert found["context"]["bytes_per_rank"] == 13_880_171_520
+    llama = json.loads(call("llama-3-8b", "--tp", 4, "--json").stdout)["allocated"][0]
+    assert (llama["bytes_per_token"], llama["bytes_per_token_per_rank"]) == (131_072, 32_768)
+    assert "allocated     131,072 B/token (32,768 a rank): vLLM" in call("llama-3-8b", "--tp", 4).stdout
     text = call("kimi-k3", "--tp", 8, "--context", 1_000_000).stdout
     assert "per rank      13,824 B/token + 56,171,520 B/session on each of 8" in text
     assert "session       14,273,372,160 B (14.3 GB) at 1,000,000 tokens; 3.1% of it does not grow any more" in text
@@ -71,7 +74,8 @@ def test_three_figures_apart() -> None:
 
 
 def test_a_config_of_ones_own(tmp_path: Path) -> None:
-    path = tmp_path / "my-model.json"
+    path = tmp_path / "my-model" / "config.json"
+    path.parent.mkdir()
     path.write_text(
         json.dumps(
             {

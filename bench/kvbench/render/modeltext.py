@@ -57,11 +57,12 @@ def _figures(report: dict[str, Any]) -> list[str]:
         f"{'claimed':<{LABEL}}{told}",
         f"{'architecture':<{LABEL}}{amount(report['bytes_per_token'])} B/token{session}",
     ]
+    split = report["tensor_parallel"]["ranks"] > 1
     for i, layout in enumerate(report["allocated"]):
         label = "allocated" if i == 0 else ""
-        lines.append(
-            f"{label:<{LABEL}}{amount(layout['bytes_per_token'])} B/token: {layout['engine']}, {layout['layout']}"
-        )
+        rank = f" ({amount(layout['bytes_per_token_per_rank'])} a rank)" if split else ""
+        told = f"{amount(layout['bytes_per_token'])} B/token{rank}: {layout['engine']}, {layout['layout']}"
+        lines.append(f"{label:<{LABEL}}{told}")
     if report["allocated_remark"]:
         label = INDENT if report["allocated"] else f"{'allocated':<{LABEL}}"
         lines.append(f"{label}{report['allocated_remark']}")

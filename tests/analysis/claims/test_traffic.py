@@ -11,6 +11,7 @@ import pytest
 from tests.public_traces import MOONCAKE_BLOCK, WEKA_BLOCK, Prompt, data, mooncake, weka
 
 from kvbench.analysis.claims import Traffic, traffic_of
+from kvbench.errors import RefusedError
 from kvbench.traces.importing import open_workload
 
 
@@ -55,6 +56,14 @@ def test_answers_without_a_length_are_counted_as_none_and_told(tmp_path: Path) -
     path.write_text("".join(json.dumps(line) + "\n" for line in ({"kvbench_trace": 1}, *turns)))
     found = read(path)
     assert (found.without_output, found.contexts.tolist(), found.estimated) == (1, [100], True)
+
+
+def test_a_trace_without_a_token_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "empty.jsonl"
+    turns = [{"session_id": "a", "turn": 0, "start_s": 0, "append": [{"role": "user", "content": ""}]}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in ({"kvbench_trace": 1}, *turns)))
+    with pytest.raises(RefusedError, match="not one token"):
+        read(path)
 
 
 def test_the_bundled_workload_is_estimated_and_told() -> None:

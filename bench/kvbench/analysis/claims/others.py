@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from kvbench.analysis.claims import compute
 from kvbench.analysis.claims.claim import Claim, OnTrace, at_least, judged, rounded
-from kvbench.analysis.claims.sizes import KIMI, MILLION, PAPER, UNKNOWN_SHARING
+from kvbench.analysis.claims.sizes import MILLION, PAPER, UNKNOWN_SHARING
 from kvbench.analysis.claims.traffic import Traffic
 from kvbench.analysis.models import bytes_model
 from kvbench.analysis.models.numbers import text
@@ -167,7 +167,7 @@ def price(traffic: Traffic | None) -> Claim:
     return Claim(
         id="k3-price",
         claim="Kimi K3: USD 3.00 / 0.30 cached / 15.00, so 96% hits cost USD 0.408 a million input tokens",
-        source=KIMI,
+        source="price of Kimi K3 as Together lists it, not verified",
         gives=f"USD {_blended(Fraction(96, 100))}",
         verdict=judged(_blended(Fraction(96, 100)) == Decimal("0.408")),
         figures={"usd_per_mtok": str(_blended(Fraction(96, 100)))},

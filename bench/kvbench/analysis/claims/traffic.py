@@ -13,6 +13,7 @@ from fractions import Fraction
 import msgspec
 
 from kvbench.analysis.models import ModelBytes
+from kvbench.errors import RefusedError
 from kvbench.traces.blocks import BlockedTrace
 from kvbench.traces.native import TraceFile
 
@@ -60,7 +61,10 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def traffic_of(trace: TraceFile) -> Traffic:
-    """One pass over an open trace. Memory: 8 bytes a request, and a set of the block ids."""
+    """One pass over an open trace. Memory: 8 bytes a request, and a set of the block ids.
+
+    Raises RefusedError for a trace without a token.
+    """
     blocked = BlockedTrace(trace)
     seen: set[int] = set()
     contexts = array("q")
@@ -77,6 +81,8 @@ def traffic_of(trace: TraceFile) -> Traffic:
         output_tokens += request.output_tokens or 0
         without_output += request.output_tokens is None
         contexts.append(request.input_tokens + (request.output_tokens or 0))
+    if not any(contexts):
+        raise RefusedError(f"{trace.path}: not one token in it: no claim can be held against it")
     return Traffic(
         name=trace.header.name or trace.path.stem,
         contexts=contexts,

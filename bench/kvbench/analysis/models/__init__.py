@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from kvbench.analysis.models.architectures import model_bytes
 from kvbench.analysis.models.catalogue import Row, catalogue, find
 from kvbench.analysis.models.fields import load_config
@@ -22,7 +24,14 @@ def bytes_model(name_or_path: str, dtype: str = "auto") -> ModelBytes:
     found = find(name_or_path)
     if isinstance(found, Row):
         return of_row(found, dtype)
-    return model_bytes(load_config(found), found.stem if found.is_file() else found.name, str(found), dtype)
+    return model_bytes(load_config(found), _name(found), str(found), dtype)
+
+
+def _name(path: Path) -> str:
+    """A config.json is called after its directory."""
+    if path.is_dir() or path.name == "config.json":
+        return (path if path.is_dir() else path.parent).resolve().name
+    return path.stem
 
 
 def of_row(row: Row, dtype: str = "auto") -> ModelBytes:

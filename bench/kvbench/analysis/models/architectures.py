@@ -43,6 +43,11 @@ _LLAMA = Architecture(
     build=partial(attention.with_heads, family=Heads()),
     reads=frozenset({"layer_types"}),
 )
+_GIVEN = Architecture(
+    title="attention with KV heads",
+    build=partial(attention.with_heads, family=Heads(head_dim=None, kv_heads=None)),
+    reads=frozenset({"layer_types"}),
+)
 _WINDOW = _heads("attention with KV heads, a window in every layer where the config has one", slides="all")
 _QWEN_READS = ("use_sliding_window", "max_window_layers")
 _MLA = _architecture(
@@ -85,17 +90,26 @@ _GEMMA3 = _heads(
     "attention with KV heads, windows in most layers",
     "sliding_window_pattern",
     "_sliding_window_pattern",
+    heads=8,
+    kv_heads=4,
     head_dim=256,
     slides="pattern",
     pattern=6,
-    kv_heads_default=False,
 )
 
 ARCHITECTURES: dict[str, Architecture] = {
     "llama": _LLAMA,
+    "cohere": _LLAMA,
+    "glm4": _GIVEN,
+    "glm4_moe": _GIVEN,
+    "granite": _LLAMA,
+    "granitemoe": _LLAMA,
+    "olmo2": _LLAMA,
+    "seed_oss": _GIVEN,
     "mistral": _WINDOW,
     "mixtral": _WINDOW,
     "phi3": _WINDOW,
+    "starcoder2": _WINDOW,
     "qwen2": _heads("attention with KV heads", *_QWEN_READS, slides="qwen"),
     "qwen2_moe": _heads("attention with KV heads", *_QWEN_READS, slides="qwen"),
     "qwen3": _heads("attention with KV heads", *_QWEN_READS, head_dim=128, slides="qwen"),
@@ -105,15 +119,15 @@ ARCHITECTURES: dict[str, Architecture] = {
         head_dim=64,
         slides="pattern",
         pattern=2,
-        kv_heads_default=False,
+        kv_heads=None,
     ),
-    "gemma": _heads("attention with KV heads", head_dim=256, kv_heads_default=False),
+    "gemma": _heads("attention with KV heads", head_dim=256, kv_heads=None),
     "gemma2": _heads(
         "attention with KV heads, windows in every other layer",
         head_dim=256,
         slides="pattern",
         pattern=2,
-        kv_heads_default=False,
+        kv_heads=None,
     ),
     "gemma3_text": _GEMMA3,
     "deepseek_v2": _MLA,
@@ -195,7 +209,7 @@ def model_bytes(data: dict[str, Any], name: str, path: str, dtype: str = "auto")
     draft = Draft()
     chosen = architecture.build(config, draft, dtype)
     heads = config.count("num_attention_heads") if config.has("num_attention_heads") else None
-    if heads is None:
+    if heads is None and not any(line.startswith("num_attention_heads") for line in config.assumed):
         config.assumed.append("num_attention_heads not in the config: whether ranks can share it out is not checked")
     if not draft.parts:
         raise config.refuse("num_hidden_layers", "none of the layers holds a cache")

@@ -26,8 +26,10 @@ class Heads(msgspec.Struct, frozen=True, kw_only=True):
     slides: Literal["none", "all", "qwen", "pattern"] = "none"
     pattern: int = 0
     """Every so many layers one is global, the last of them (gemma2 and gpt_oss 2, gemma3 6)."""
-    kv_heads_default: bool = True
-    """A missing num_key_value_heads means as many as num_attention_heads."""
+    heads: int | None = None
+    kv_heads: Literal["as many"] | int | None = "as many"
+    """Of the config's num_attention_heads and num_key_value_heads where they are missing (as many: as attention heads,
+    so MHA; None: they must be given)."""
 
 
 def head_dim(config: Config, family: Heads) -> int:
@@ -47,9 +49,12 @@ def head_dim(config: Config, family: Heads) -> int:
 
 def kv_heads(config: Config, family: Heads) -> int:
     """num_key_value_heads, which must divide num_attention_heads."""
-    heads = config.count("num_attention_heads")
-    why = "not in the config; as many as num_attention_heads (MHA)"
-    found = config.count("num_key_value_heads", default=heads if family.kv_heads_default else None, why=why)
+    heads = config.count("num_attention_heads", default=family.heads)
+    if family.kv_heads == "as many":
+        why = "not in the config; as many as num_attention_heads (MHA)"
+        found = config.count("num_key_value_heads", default=heads, why=why)
+    else:
+        found = config.count("num_key_value_heads", default=family.kv_heads)
     if heads % found:
         raise config.refuse("num_key_value_heads", f"{found} does not divide num_attention_heads {heads}")
     return found
@@ -109,9 +114,11 @@ def with_heads(config: Config, draft: Draft, asked: str, family: Heads) -> str:
     heads = kv_heads(config, family)
     row = dtypes.heads_row(dtype, heads, (dim := head_dim(config, family)), dim)
     draft.say(f"a row of one layer: {row.text} = {text(row.size)} B")
+    window = _window(config) if SLIDING in kinds else None
+    if window is None:
+        kinds = [FULL] * layers
     add_full(draft, kinds.count(FULL), row, heads)
-    if SLIDING in kinds:
-        window = config.count("sliding_window")
+    if window is not None:
         sliding = kinds.count(SLIDING)
         draft.add(
             Part(
@@ -126,6 +133,15 @@ def with_heads(config: Config, draft: Draft, asked: str, family: Heads) -> str:
             f"{sliding} sliding-window layers x sliding_window {window} x {text(row.size)} B",
         )
     return dtype
+
+
+def _window(config: Config) -> int | None:
+    """sliding_window; None where no context of the model is longer, so that its rows are never dropped."""
+    window = config.count("sliding_window")
+    if config.has("max_position_embeddings") and window >= (longest := config.count("max_position_embeddings")):
+        config.assumed.append(f"no window: sliding_window {window:,} is not below max_position_embeddings {longest:,}")
+        return None
+    return window
 
 
 def add_full(draft: Draft, layers: int, row: dtypes.Row, heads: int) -> None:

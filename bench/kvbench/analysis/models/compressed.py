@@ -94,11 +94,11 @@ def _ratios(config: Config, layers: int, allowed: tuple[int, ...]) -> list[int]:
     ratios = config.counts("compress_ratios")
     extra = len(ratios) - layers
     drafts = config.count("num_nextn_predict_layers", least=0, default=0, why="not in the config: no draft layers")
-    if extra not in (0, drafts):
+    if not 0 <= extra <= drafts:
         raise config.refuse(
             "compress_ratios",
             f"{len(ratios)} entries for num_hidden_layers {layers} and num_nextn_predict_layers {drafts}",
-            hint=f"allowed: {layers} entries" + (f", or {layers + drafts}" if drafts else ""),
+            hint=f"allowed: {layers} entries" + (f", and up to {drafts} more for the draft layers" if drafts else ""),
         )
     for i, ratio in enumerate(ratios[:layers]):
         if ratio not in allowed:

@@ -64,7 +64,7 @@ def gdn(config: Config, draft: Draft, asked: str) -> str:
     dtype = dtypes.choose(config, asked, dtypes.PLAIN)
     layers = config.count("num_hidden_layers")
     kinds = _gdn_kinds(config, layers)
-    family = Heads(head_dim=256, kv_heads_default=False)
+    family = Heads(head_dim=256, kv_heads=None)
     heads, dim = kv_heads(config, family), head_dim(config, family)
     row = dtypes.heads_row(dtype, heads, dim, dim)
     draft.say(f"a row of one global layer: {row.text} = {text(row.size)} B")
@@ -160,7 +160,7 @@ def nemotron_h(config: Config, draft: Draft, asked: str) -> str:
 def _attention_of_hybrid(config: Config, draft: Draft, dtype: str, layers: int) -> None:
     if not layers:
         return
-    family = Heads(kv_heads_default=False)
+    family = Heads(kv_heads=None)
     heads, dim = kv_heads(config, family), head_dim(config, family)
     row = dtypes.heads_row(dtype, heads, dim, dim)
     draft.say(f"a row of one global layer: {row.text} = {text(row.size)} B")

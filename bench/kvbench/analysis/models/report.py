@@ -42,7 +42,7 @@ def model_report(
         "bytes_per_token": plain(model.bytes_per_token),
         "bytes_per_session": plain(model.bytes_per_session),
         "claimed": _claimed(row),
-        "allocated": [_layout(layout) for layout in layouts],
+        "allocated": [_layout(layout, model, rank) for layout in layouts],
         "allocated_remark": remark,
         "parts": [
             {
@@ -103,11 +103,14 @@ def _claimed(row: Row | None) -> dict[str, Any] | None:
     return {"bytes_per_token": row.claimed.bytes_per_token, "text": row.claimed.text, "source": row.claimed.source}
 
 
-def _layout(layout: Layout) -> dict[str, Any]:
+def _layout(layout: Layout, model: ModelBytes, rank: ModelBytes) -> dict[str, Any]:
+    """A page is split as its rows are: padded pages are those of rows that every rank holds in full."""
+    share = rank.bytes_per_token / model.bytes_per_token
     return {
         "engine": layout.engine,
         "layout": layout.layout,
         "bytes_per_token": plain(layout.bytes_per_token),
+        "bytes_per_token_per_rank": plain(layout.bytes_per_token * share),
         "page_bytes": layout.page_bytes,
         "block_tokens": layout.block_tokens,
         "derivation": list(layout.lines),
