@@ -7,19 +7,34 @@ from pathlib import Path
 
 from tests.cli.conftest import Kvbench
 
+SMALL = [
+    {"kvbench_trace": 1, "name": "small"},
+    {"prefix": "p", "messages": [{"role": "system", "content": "You answer in few words. " * 40}]},
+    *(
+        {"session_id": name, "turn": 0, "prefix": "p", "append": [{"role": "user", "content": f"I am {name}."}],
+         "output_tokens": 4}
+        for name in "ab"
+    ),
+    {"session_id": "a", "turn": 1, "delay_s": 3, "append": [{"role": "user", "content": "Go on."}], "output_tokens": 4},
+]  # fmt: skip
 
-def test_copies_of_the_bundled_trace_run(kvbench: Kvbench, tmp_path: Path) -> None:
-    done = kvbench("trace", "transform", "agent-trace", "-o", "two.jsonl", "--session", "s0[12]", "--copies", 2)
+
+def test_copies_run(kvbench: Kvbench, tmp_path: Path) -> None:
+    (tmp_path / "small.jsonl").write_text("".join(json.dumps(line) + "\n" for line in SMALL))
+    done = kvbench("trace", "transform", "small.jsonl", "-o", "many.jsonl", "--copies", 4)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[:2] == [
-        "took       13 trees, 215 turns",
-        "made       4 trees, 4 sessions, 66 turns",
+    assert done.stdout.splitlines() == [
+        "took       2 trees, 3 turns",
+        "made       8 trees, 8 sessions, 12 turns",
+        "copies     4; the further ones start 0, 0, 0 s later",
+        "shared     what at least 2 trees have, and named prompts",
+        "next       kvbench run many.jsonl --endpoint sim",
     ]
-    assert kvbench("trace", "validate", "two.jsonl").stdout == "two.jsonl: valid, 4 sessions, 66 turns\n"
-    ran = kvbench("run", "two.jsonl", "--endpoint", "sim", "--time-scale", 0, "--sessions", 4, "--json")
+    assert kvbench("trace", "validate", "many.jsonl").stdout == "many.jsonl: valid, 8 sessions, 12 turns\n"
+    ran = kvbench("run", "many.jsonl", "--endpoint", "sim:tiny", "--time-scale", 0, "--sessions", 1, "--json")
     assert ran.returncode in (0, 3), ran.stderr
     summary = json.loads(ran.stdout)
-    assert (summary["sessions"], summary["turns"], summary["requests"]["failed"]) == (4, 66, 0)
+    assert (summary["sessions"], summary["turns"], summary["requests"]["failed"]) == (8, 12, 0)
 
 
 def test_the_trace_can_go_to_standard_output(kvbench: Kvbench, tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from kvbench.model import Turn
 from kvbench.traces.bundled import bundled_workloads, resolve_trace
 from kvbench.traces.context import ContextBuilder
 from kvbench.traces.native import open_trace
-from kvbench.traces.recipe import build_file, main
-from kvbench.traces.recipe_text import message_tokens
+from kvbench.traces.synth.load import load_recipe
+from kvbench.traces.synth.recipe import synthesis
+from kvbench.traces.synth.writer import message_tokens
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"
 TRACE = WORKLOADS / "agent-trace.jsonl"
@@ -38,16 +39,10 @@ def turns() -> dict[str, list[Turn]]:
 # ------------------------------------------------------------------------------------------------------- recipe
 
 
-def test_the_recipe_makes_the_committed_bytes(tmp_path: Path) -> None:
-    assert build_file(RECIPE) == TRACE.read_bytes()
-    assert main([str(RECIPE), str(tmp_path / "again.jsonl")]) == 0
-    assert (tmp_path / "again.jsonl").read_bytes() == TRACE.read_bytes()
-
-
-def test_a_recipe_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path / "none.toml"), str(tmp_path / "out.jsonl")]) == 2
-    assert "none.toml" in capsys.readouterr().err
-    assert main([]) == 2
+def test_the_recipe_makes_the_committed_bytes() -> None:
+    lines: list[bytes] = []
+    synthesis(load_recipe(RECIPE), RECIPE.stem).write(lines.append)
+    assert b"".join(lines) == TRACE.read_bytes()
 
 
 def test_the_bundled_trace_is_what_it_says() -> None:

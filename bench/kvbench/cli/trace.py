@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvbench.cli import trace_convert, trace_curve, trace_transform
+from kvbench.cli import trace_convert, trace_curve, trace_synth, trace_transform
 from kvbench.cli.trace_options import FormatOption, NestedOption, TraceArgument
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kvbench.traces.stats import TraceStats
 
 app = typer.Typer(help="Check and describe workloads.", no_args_is_help=True, rich_markup_mode=None)
+app.command()(trace_synth.synth)
 app.command()(trace_transform.transform)
 app.command()(trace_curve.curve)
 

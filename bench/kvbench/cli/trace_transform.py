@@ -105,9 +105,9 @@ def _show(report: TransformReport, wanted: Transform, output: Path | None, as_js
         shifts = ", ".join(f"{shift:g}" for shift in report.shifts_s[1:9]) + (", ..." if report.copies > 9 else "")
         rows.append(("copies", f"{report.copies}; the further ones start {shifts} s later"))
         shared = f"what at least {report.shared_by} trees have, and named prompts"
-        rows.append(
-            ("shared", f"{shared}; of hash ids {report.shared_blocks:,} of {report.source_blocks.distinct:,} blocks")
-        )
+        if report.source_blocks.distinct:
+            shared += f"; of hash ids {report.shared_blocks:,} of {report.source_blocks.distinct:,} blocks"
+        rows.append(("shared", shared))
     if report.copies_without_private:
         rows.append(("same", f"{report.copies_without_private:,} copied trees have nothing of their own to make new"))
     before, after = report.source_blocks, report.result_blocks

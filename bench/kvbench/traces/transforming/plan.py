@@ -9,7 +9,7 @@ import msgspec
 
 from kvbench.errors import InputError, UsageError
 from kvbench.traces.native import TraceFile
-from kvbench.traces.recipe_text import Dice
+from kvbench.traces.synth.dice import Dice
 
 _MS = 3
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import random
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,38 +10,14 @@ from typing import Any
 import msgspec
 
 from kvbench.model import Message
+from kvbench.traces.synth.dice import Dice
+from kvbench.traces.synth.fields import AgentsRecipe, Tool
 
 CHARS_PER_TOKEN = 4
 """The recipe's own measure of length; a tokenizer's count differs by text."""
 
 _ARTICLE = re.compile(r"\b([Aa]) (?=[aeio]|un)")
 _SLOT = re.compile(r"<([A-Za-z]\w*?)(\d?)>")
-
-
-class Dice:
-    """Random draws built on `random()` alone, whose sequence for a seed is the same in every Python version."""
-
-    def __init__(self, seed: str) -> None:
-        self._random = random.Random(seed).random
-
-    def uniform(self, low: float, high: float) -> float:
-        return low + (high - low) * self._random()
-
-    def integer(self, low: int, high: int) -> int:
-        """low..high, both included."""
-        return low + int((high - low + 1) * self._random())
-
-    def choice(self, options: Sequence[str]) -> str:
-        return options[int(len(options) * self._random())]
-
-    def chance(self, probability: float) -> bool:
-        return self._random() < probability
-
-    def log_normal(self, median: float, sigma: float, low: float, high: float) -> float:
-        """A log-normal draw, cut to [low, high]; Box-Muller."""
-        radius = math.sqrt(-2.0 * math.log(1.0 - self._random()))
-        normal = radius * math.cos(2.0 * math.pi * self._random())
-        return min(high, max(low, median * math.exp(sigma * normal)))
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -56,17 +30,18 @@ class Answer(msgspec.Struct, frozen=True):
 class Writer:
     """Writes one session's texts. `paths` keeps the session on a few files, as real work is."""
 
-    def __init__(self, recipe: dict[str, Any], dice: Dice, session_id: str) -> None:
-        self._words: dict[str, list[str]] = recipe["words"]
-        self._text: dict[str, list[str]] = recipe["text"]
-        self._results: dict[str, list[str]] = recipe["results"]
+    def __init__(self, recipe: AgentsRecipe, dice: Dice, session_id: str) -> None:
+        self._words = recipe.words
+        self._text = recipe.text
+        self._results = recipe.results
+        self._tools = recipe.tools
         self._dice = dice
         self._session_id = session_id
         self._calls = 0
         self._paths: list[str] = []
-        self._topic = {name: dice.choice(self._words[name]) for name in ("noun", "verb", "field", "service")}
-        self._paths = [self.fill("services/<service>/<place>/<noun>.py") for _ in range(4)]
-        self._paths.append(self.fill("services/<service>/tests/test_<place>.py"))
+        self._topic = {name: dice.choice(self._words[name]) for name in recipe.text.topic}
+        for template in recipe.text.paths:
+            self._paths = [*self._paths, self.fill(template)]
 
     # ------------------------------------------------------------------------------------------- messages
 
@@ -74,7 +49,7 @@ class Writer:
         return {"role": "user", "content": self._sentences(kind, tokens)}
 
     def question(self) -> str:
-        return self.fill(self._dice.choice(self._text["questions"]))
+        return self.fill(self._dice.choice(self._text.questions))
 
     def closing(self, tokens: int) -> Answer:
         return self._plain("closings", tokens)
@@ -83,7 +58,7 @@ class Writer:
         return self._plain("findings", tokens)
 
     def summary(self) -> Message:
-        return {"role": "user", "content": "Summary of the work so far.\n" + self._lines(self._text["summary"], 260)}
+        return {"role": "user", "content": "Summary of the work so far.\n" + self._lines(self._text.summary, 260)}
 
     def tool_turn(
         self, tools: Sequence[str], tokens: int, result_tokens: Sequence[int]
@@ -92,7 +67,7 @@ class Writer:
         calls, results, parts = [], [], []
         for wanted in result_tokens:
             name = self._dice.choice(tools)
-            arguments, result = _TOOLS[name](self, wanted, tokens)
+            arguments, result = self._use(name, wanted, tokens)
             call, size = self._call(name, arguments)
             calls.append(call)
             parts.append(size)
@@ -104,11 +79,13 @@ class Writer:
     def spawn(self, questions: Sequence[str]) -> Answer:
         """The answer that starts a sub-agent for each question."""
         calls, size = [], 0
+        tool = self._text.spawn_tool
+        more = self._filled(self._tools[tool].arguments) if tool in self._tools else {}
         for question in questions:
-            call, length = self._call("spawn_agent", {"question": question, "directories": [self._paths[0]]})
+            call, length = self._call(tool, {"question": question, **more})
             calls.append(call)
             size += length
-        thought = self.fill("Before I change anything I need to know where <field> is decided and who depends on it.")
+        thought = self.fill(self._text.spawn)
         return Answer({"role": "assistant", "content": thought, "tool_calls": calls}, tokens_of(size + len(thought)))
 
     def fill(self, template: str) -> str:
@@ -143,6 +120,8 @@ class Writer:
             return f"{dice.integer(0, 23):02d}:{dice.integer(0, 59):02d}:{dice.integer(0, 59):02d}"
         if name == "path":
             return dice.choice(self._paths)
+        if name == "home":
+            return self._paths[0]
         if not number and name in self._topic and dice.chance(0.5):
             return self._topic[name]
         return dice.choice(self._words[name])
@@ -161,13 +140,13 @@ class Writer:
     def _sentences(self, kind: str, tokens: int) -> str:
         """Templates of `kind`, filled and joined until about `tokens` long (at least one)."""
         limit = tokens * CHARS_PER_TOKEN
-        unused = list(self._text[kind])
+        unused = list(getattr(self._text, kind))
         text = ""
         while not text or len(text) < limit - 40:
             template = self._dice.choice(unused)
             unused.remove(template)
             text += " " * bool(text) + self.fill(template)
-            unused = unused or list(self._text[kind])
+            unused = unused or list(getattr(self._text, kind))
         return text
 
     def _lines(self, templates: Sequence[str], tokens: int) -> str:
@@ -179,6 +158,20 @@ class Writer:
             lines.append(line)
             size += len(line) + 1
         return "\n".join(lines)
+
+    def _use(self, name: str, tokens: int, own: int) -> tuple[dict[str, Any], str]:
+        """Arguments of a call of tool `name`, and its result of about `tokens`; the answer may have `own` tokens."""
+        kind = self._tools[name].result
+        if kind is None:
+            return _BUILT_IN[name](self, tokens, own)
+        return self._filled(self._tools[name].arguments), self._lines(self._results[kind], tokens)
+
+    def _filled(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: self._filled(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [self._filled(inner) for inner in value]
+        return self.fill(value) if isinstance(value, str) else value
 
     def _code(self, tokens: int) -> str:
         return self._lines([template.strip("\n") + "\n\n" for template in self._results["code"]], tokens)
@@ -223,7 +216,7 @@ class Writer:
         return arguments, self._lines(self._results["log"], tokens)
 
 
-_TOOLS: dict[str, Callable[[Writer, int, int], tuple[dict[str, Any], str]]] = {
+_BUILT_IN: dict[str, Callable[[Writer, int, int], tuple[dict[str, Any], str]]] = {
     "read_file": Writer._read_file,
     "search": Writer._search,
     "list_directory": Writer._list_directory,
@@ -267,3 +260,8 @@ def message_tokens(message: Message) -> int:
     calls = message.get("tool_calls") or []
     size = sum(len(call["function"]["name"]) + len(call["function"]["arguments"]) for call in calls)
     return tokens_of(len(message.get("content") or "") + size)
+
+
+def callable_tools(names: Sequence[str], tools: dict[str, Tool]) -> list[str]:
+    """Those of `names` whose calls and results can be written."""
+    return [name for name in names if tools[name].result is not None or name in _BUILT_IN]

@@ -1,0 +1,1 @@
+"""Make traces from recipes: the same recipe and seed, the same bytes."""

@@ -1,0 +1,306 @@
+"""Traces without text: lengths and block ids, drawn so that prompts share what the recipe says they share.
+
+A prompt is what it shares with an earlier one, whole blocks of it, and new tokens behind that, whose blocks nobody has
+sent. New blocks get new ids and a turn names only those, so a trace stays linear in its new blocks.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Any, TypeAlias
+
+from kvbench.model import Session, Tree, Turn, TurnRef
+from kvbench.traces.synth.dice import Dice, drawn, drawn_whole, of_turn
+from kvbench.traces.synth.fields import Begin, BlocksRecipe, Kind
+from kvbench.traces.synth.names import letters
+
+_MS = 3
+_REMEMBERED = 4096
+"""Sessions of a kind whose prompts later ones can begin with."""
+
+_Ids: TypeAlias = "array[int]"
+
+
+def trees(recipe: BlocksRecipe, roots: int) -> Iterator[Tree]:
+    """In order of their start. One tree, and what later ones can share, is in memory at a time."""
+    source = _Source(recipe)
+    ranks = [_stratified(f"{recipe.seed}/{what}", roots) for what in ("turns", "begin", "length")]
+    starts = Dice(f"{recipe.seed}/starts")
+    at_s = 0.0
+    for number in range(roots):
+        builder = _Tree(recipe, source, number, len(str(roots)))
+        yield builder.build(round(at_s, _MS), *(group[number] for group in ranks))
+        at_s += drawn(recipe.gap_s, starts.rank())
+
+
+def _stratified(seed: str, count: int) -> Sequence[float]:
+    """Ranks of `count` sessions, one in each of as many equal parts of 0..1: few are spread as many would be."""
+    dice = Dice(seed)
+    return [(place + dice.rank()) / count for place in dice.shuffled(range(count))]
+
+
+class _Sent:
+    """The longest prompt that a session has sent, in whole blocks."""
+
+    __slots__ = ("ids", "tree")
+
+    def __init__(self, tree: int) -> None:
+        self.tree = tree
+        self.ids: _Ids = array("q")
+
+    def add(self, ids: _Ids) -> None:
+        if len(ids) >= len(self.ids):
+            self.ids = ids
+
+
+class _Source:
+    """What outlives a tree: the next free block id, shared prompts, and the prompts of the last sessions of a kind."""
+
+    def __init__(self, recipe: BlocksRecipe) -> None:
+        self._next = 0
+        self._sessions: dict[str, list[_Sent]] = {"root": [], "sub_agent": []}
+        dice = Dice(f"{recipe.seed}/prompts")
+        self.prompts = {
+            prompt.name: self.new_ids(drawn_whole(prompt.tokens, dice.rank()) // recipe.block_size)
+            for prompt in recipe.prompts
+        }
+
+    def new_ids(self, count: int) -> _Ids:
+        first = self._next
+        self._next += count
+        return array("q", range(first, self._next))
+
+    def add(self, kind: str, sent: _Sent) -> None:
+        group = self._sessions[kind]
+        group.append(sent)
+        if len(group) > 2 * _REMEMBERED:
+            del group[:_REMEMBERED]
+
+    def others(self, kind: str, tree: int) -> int:
+        """How many sessions of this kind there are of other trees; they come before those of the tree being made."""
+        group = self._sessions[kind]
+        count = len(group)
+        while count and group[count - 1].tree == tree:
+            count -= 1
+        return count
+
+    def donor(self, kind: str, tree: int, lag: int, blocks: int | None) -> _Ids:
+        """The prompt of the `lag`-th last session of other trees; if it is too short, the nearest that is not."""
+        group, count = self._sessions[kind], self.others(kind, tree)
+        wanted = max(0, count - max(lag, 1))
+        best = group[wanted].ids
+        for distance in range(count if blocks is not None else 0):
+            for at in (wanted - distance, wanted + distance):
+                if not 0 <= at < count:
+                    continue
+                ids = group[at].ids
+                if len(ids) >= (blocks or 0):
+                    return ids
+                if len(ids) > len(best):
+                    best = ids
+        return best
+
+
+class _Prompt:
+    """A prompt: its whole blocks, a last partial one's id apart, and its length in tokens."""
+
+    __slots__ = ("ids", "tail", "tokens")
+
+    def __init__(self, ids: _Ids, tail: _Ids, tokens: int) -> None:
+        self.ids = ids
+        self.tail = tail
+        self.tokens = tokens
+
+
+class _Tree:
+    def __init__(self, recipe: BlocksRecipe, source: _Source, number: int, digits: int) -> None:
+        self._recipe = recipe
+        self._source = source
+        self._number = number
+        self._root_id = f"s{number + 1:0{digits}d}"
+        self._dice = Dice(f"{recipe.seed}/{number}")
+        self._sessions: list[Session] = []
+        self._sub_agents: list[_Sent] = []
+
+    def build(self, start_s: float, turns_rank: float, begin_rank: float, length_rank: float) -> Tree:
+        ranks = (turns_rank, begin_rank, length_rank)
+        self._session(self._root_id, "root", self._recipe.root, {"start_s": start_s}, ranks, None, 1)
+        # Children are finished before the session that called them: the root comes first in the file.
+        return Tree(root_id=self._root_id, start_s=start_s, sessions=tuple(reversed(self._sessions)))
+
+    def _session(
+        self,
+        name: str,
+        kind_name: str,
+        kind: Kind,
+        first: dict[str, Any],
+        ranks: tuple[float, float, float],
+        parent: _Prompt | None,
+        depth: int,
+    ) -> None:
+        recipe, dice = self._recipe, self._dice
+        count = max(1, drawn_whole(kind.turns, ranks[0]))
+        sent = _Sent(self._number)
+        prompt = self._begun(kind.begins, ranks[1], ranks[2], None, sent, parent)
+        growth, output, pause = dice.rank(), dice.rank(), dice.rank()
+        turns: list[Turn] = []
+        before: _Prompt | None = None
+        fields = first
+        children = 0
+        for number in range(count):
+            if before is not None:
+                growth = self._next_rank(growth, kind.keep.growth)
+                pause = self._next_rank(pause, kind.keep.pause)
+                output = self._next_rank(output, kind.keep.output)
+                fields["delay_s"] = round(drawn(of_turn(kind.pause_s, number), pause), _MS)
+                cut = kind.cut
+                if cut is not None and dice.chance(drawn(of_turn(cut.chance, number), 0.5)):
+                    prompt = self._begun(cut.begins, dice.rank(), dice.rank(), before, sent, parent)
+                else:
+                    prompt = self._grown(before, drawn_whole(of_turn(kind.growth_tokens, number), growth))
+                if recipe.max_input_tokens is not None and prompt.tokens > recipe.max_input_tokens:
+                    break
+            length = None if kind.output_tokens is None else drawn_whole(of_turn(kind.output_tokens, number), output)
+            turns.append(self._turn(name, number, prompt, before, length, fields))
+            sent.add(prompt.ids)
+            if number == 0:
+                self._source.add(kind_name, sent)
+                if kind_name == "sub_agent":
+                    self._sub_agents.append(sent)
+            fields, before = {}, prompt
+            spawn = kind.spawn
+            if spawn is None or depth >= recipe.max_depth or not dice.chance(drawn(of_turn(spawn.chance, number), 0.5)):
+                continue
+            joined = []
+            for _ in range(drawn_whole(spawn.children, dice.rank())):
+                child = f"{name}.{letters(children)}"
+                children += 1
+                delay_s = round(drawn(spawn.delay_s, dice.rank()), _MS)
+                asked = {"parent": TurnRef(name, number), "delay_s": delay_s}
+                if dice.chance(spawn.joined):
+                    joined.append(child)
+                assert recipe.sub_agent is not None
+                child_ranks = (dice.rank(), dice.rank(), dice.rank())
+                self._session(child, "sub_agent", recipe.sub_agent, asked, child_ranks, prompt, depth + 1)
+            if joined:
+                fields["after"] = tuple(joined)
+        self._sessions.append(Session(session_id=name, turns=tuple(turns)))
+
+    def _next_rank(self, rank: float, keep: float) -> float:
+        return self._dice.near(rank) if self._dice.chance(keep) else self._dice.rank()
+
+    def _turn(
+        self,
+        name: str,
+        number: int,
+        prompt: _Prompt,
+        before: _Prompt | None,
+        output: int | None,
+        fields: dict[str, Any],
+    ) -> Turn:
+        kept = _common(before.ids, prompt.ids) if before is not None else 0
+        return Turn(
+            session_id=name,
+            turn=number,
+            line=0,
+            input_tokens=prompt.tokens,
+            output_tokens=None if output is None else max(1, output),
+            keep_blocks=kept or None,
+            hash_ids=(*prompt.ids[kept:], *prompt.tail),
+            **fields,
+        )
+
+    def _prompt(self, shared: _Ids, new_tokens: int) -> _Prompt:
+        """`shared` and behind it new tokens. Ids of new blocks are this prompt's own."""
+        size = self._recipe.block_size
+        tokens = max(1, len(shared) * size + new_tokens)
+        shared = shared[: tokens // size]
+        ids = shared + self._source.new_ids(tokens // size - len(shared))
+        has_tail = self._recipe.partial_tail and tokens % size > 0
+        return _Prompt(ids, self._source.new_ids(1 if has_tail else 0), tokens)
+
+    def _grown(self, before: _Prompt, growth: int) -> _Prompt:
+        return self._prompt(before.ids, before.tokens - len(before.ids) * self._recipe.block_size + growth)
+
+    def _begun(
+        self,
+        begins: Sequence[Begin],
+        rank: float,
+        length_rank: float,
+        before: _Prompt | None,
+        own: _Sent,
+        parent: _Prompt | None,
+    ) -> _Prompt:
+        begin = self._chosen(begins, rank, before, parent)
+        dice = self._dice
+        blocks = None if begin.blocks is None else drawn_whole(begin.blocks, dice.rank())
+        shared: _Ids = array("q")
+        match begin.with_:
+            case "prompt":
+                shared = self._source.prompts[self._prompt_name(begin)]
+            case "previous" if before is not None:
+                shared = before.ids
+                if begin.dropped_blocks is not None:
+                    blocks = max(0, len(shared) - drawn_whole(begin.dropped_blocks, dice.rank()))
+            case "session":
+                shared = own.ids
+            case "parent" if parent is not None:
+                shared = parent.ids
+            case "sibling" if self._sub_agents:
+                shared = self._longest_sibling(own)
+            case "root" | "sub_agent" if self._source.others(begin.with_, self._number):
+                lag = drawn_whole(begin.lag, dice.rank())
+                shared = self._source.donor(begin.with_, self._number, lag, blocks)
+        if blocks is not None:
+            shared = shared[:blocks]
+        new_tokens = drawn_whole(begin.new_tokens, length_rank)
+        if before is None and self._recipe.max_input_tokens is not None:
+            room = self._recipe.max_input_tokens - len(shared) * self._recipe.block_size
+            new_tokens = min(new_tokens, max(0, room))
+        return self._prompt(shared, new_tokens)
+
+    def _longest_sibling(self, own: _Sent) -> _Ids:
+        return max((sent.ids for sent in self._sub_agents if sent is not own), key=len, default=array("q"))
+
+    def _prompt_name(self, begin: Begin) -> str:
+        prompts = self._recipe.prompts
+        return begin.prompt or prompts[_weighted([prompt.weight for prompt in prompts], self._dice.rank())].name
+
+    def _chosen(self, begins: Sequence[Begin], rank: float, before: _Prompt | None, parent: _Prompt | None) -> Begin:
+        """By weight, among those that there is something to begin with for."""
+        there = [begin for begin in begins if self._is_there(begin, before, parent)] or list(begins)
+        return there[_weighted([begin.weight for begin in there], rank)]
+
+    def _is_there(self, begin: Begin, before: _Prompt | None, parent: _Prompt | None) -> bool:
+        match begin.with_:
+            case "previous" | "session":
+                return before is not None
+            case "parent":
+                return parent is not None
+            case "sibling":
+                return bool(self._sub_agents)
+            case "root" | "sub_agent":
+                return self._source.others(begin.with_, self._number) > 0
+        return True
+
+
+def _weighted(weights: Sequence[float], rank: float) -> int:
+    sums = list(accumulate(weights))
+    return next((i for i, upto in enumerate(sums) if rank * sums[-1] < upto), len(sums) - 1)
+
+
+def _common(a: _Ids, b: _Ids) -> int:
+    """How many leading ids two prompts share."""
+    high = min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    low = 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
