@@ -14,9 +14,10 @@ from kvbench.model import Session, TraceHeader, TurnRef
 from kvbench.traces.context import ContextBuilder
 from kvbench.traces.formats.base import Import, ImportOptions
 from kvbench.traces.formats.calls import Call, time_s
-from kvbench.traces.formats.conversation import Conversations, Thread
+from kvbench.traces.formats.conversation import Conversations
 from kvbench.traces.formats.messages import chat_messages, chat_tools, digests
 from kvbench.traces.formats.sink import NativeSink
+from kvbench.traces.formats.thread import Thread
 from kvbench.traces.index import index_trace
 from kvbench.traces.lines import LineError
 from kvbench.traces.native import TraceFile
@@ -329,7 +330,7 @@ def test_anthropics_content_blocks() -> None:
             ],
         },
     ]
-    assert {code: n for code, n in notes.items() if n} == {"cache_control": 2, "thinking_hidden": 1, "tool_errors": 1}
+    assert {code: n for code, n in notes.items() if n} == {"cache_marks": 2, "thinking_hidden": 1, "tool_errors": 1}
 
 
 def test_tool_schemas() -> None:

@@ -50,8 +50,12 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
             out.append(f"block size {self.block_size} ({self.block_size_from})")
         out.extend(f"{name}: {fact}" for name, fact in self.facts.items())
         out.extend(self._counted(self.notes))
-        out.extend(f"left out, {sentence}" for sentence in self._counted(self.dropped))
+        out.extend(f"left out, {sentence}" for sentence in self.left_out())
         return out
+
+    def left_out(self) -> list[str]:
+        """What is not in the trace, each with its count."""
+        return self._counted(self.dropped)
 
     def _counted(self, counts: dict[str, int]) -> list[str]:
         return [self.said.get(code, code + ": {n}").format(n=f"{n:,}") for code, n in counts.items()]

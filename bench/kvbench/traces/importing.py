@@ -118,7 +118,9 @@ class _Source:
             self.sink.dropped["other_files"] += self._other_files
         if not self.sink.turns:
             if not self.log.errors:
-                self.log.error(0, "not one request in it", hint="is this the file that was meant?")
+                left_out = "; ".join(self.report(TraceIndex()).left_out())
+                what = f"not one request in it that can be replayed; left out, {left_out}" if left_out else ""
+                self.log.error(0, what or "not one request in it", hint="is this the file that was meant?")
             return TraceIndex()
         self.sink.finish()
         log = SourceLog(self.path, self.sink.source_lines, strict=self._strict, limit=self._limit)

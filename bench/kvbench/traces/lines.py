@@ -258,7 +258,8 @@ def _line_error(raw: bytes, error: Exception) -> LineError:
     what, field = (match["what"], match["field"]) if match else (str(error), None)
     if isinstance(error, msgspec.ValidationError):
         what = what.replace("`", "").replace("Expected", "expected", 1)
-        return LineError(what, field=field if field not in ("", "[...]", None) else None)
+        # A path of the untyped decoder has no names in it: [...][0].
+        return LineError(what, field=field if field and not field.startswith("[...]") else None)
     if number := _NOT_A_NUMBER.search(raw):
         return LineError(f"{number[1].decode()} is no JSON number", hint="leave the field out, or write null")
     at = _AT_BYTE.search(what)

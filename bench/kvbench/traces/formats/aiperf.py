@@ -14,6 +14,8 @@ from msgspec import Meta
 
 from kvbench.model import Message, Turn, TurnRef
 from kvbench.traces.formats.base import Format, Import
+from kvbench.traces.formats.messages import NOTES as MESSAGE_NOTES
+from kvbench.traces.formats.messages import chat_messages, chat_tools
 from kvbench.traces.formats.sink import temporary_file_failed
 from kvbench.traces.formats.source import Head, SourceFile
 from kvbench.traces.lines import LineError, convert_object
@@ -129,21 +131,24 @@ class AiperfConverter:
             for at, spawn in enumerate(turn.spawns):
                 group = _Spawn([spawn]) if isinstance(spawn, str) else spawn
                 if group.join_at is not None and not number < group.join_at < len(session.turns):
+                    later = (
+                        f"{number + 1} to {len(session.turns) - 1}"
+                        if number + 1 < len(session.turns)
+                        else "it has none"
+                    )
                     raise LineError(
-                        f"{group.join_at}; expected a later turn of the session, {number + 1} to "
-                        f"{len(session.turns) - 1}",
+                        f"{group.join_at}; expected a later turn of the session: {later}",
                         field=f"{field}.spawns[{at}].join_at",
                     )
                 self._calls.extend(
                     (child, line, f"{field}.spawns[{at}]", self._import.log.file) for child in group.children
                 )
-            for index, message in enumerate(turn.messages):
-                if not isinstance(message.get("role"), str):
-                    raise LineError('a message has a "role"', field=f"{field}.messages[{index}].role")
+            turn.messages = chat_messages(turn.messages, self._notes, field=f"{field}.messages")
+            turn.tools = chat_tools(turn.tools, self._notes, field=f"{field}.tools") if turn.tools else turn.tools
         self._calls.extend(
             (child, line, "pre_session_spawns", self._import.log.file) for child in session.pre_session_spawns
         )
-        raw = msgspec.msgpack.encode(session)
+        raw = msgspec.json.encode(session)
         try:
             self._spool.write(raw)
         except OSError as error:
@@ -251,7 +256,7 @@ class AiperfConverter:
 
     def _load(self, stored: _Called) -> _Session:
         self._spool.seek(stored.offset)
-        return msgspec.msgpack.decode(self._spool.read(stored.size), type=_Session)
+        return msgspec.json.decode(self._spool.read(stored.size), type=_Session)
 
 
 def _matches(head: Head) -> bool:
@@ -265,7 +270,8 @@ AIPERF = Format(
     unit="session line",
     matches=_matches,
     converter=AiperfConverter,
-    notes={
+    notes=MESSAGE_NOTES
+    | {
         "answers_missing": "turns whose history lacks the answers before them: {n} (the file has none; --history live "
         "puts a session's own in)",
         "row_extra": "turns with request fields of their own (extra, extra_body): {n} (kept, and not sent)",

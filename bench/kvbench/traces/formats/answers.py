@@ -9,7 +9,7 @@ import msgspec
 
 from kvbench.model import Message
 from kvbench.traces.formats.messages import chat_messages
-from kvbench.traces.lines import LineError
+from kvbench.traces.lines import LineError, repair_surrogates
 
 
 def answer_of(response: Any, notes: Counter[str]) -> Message | None:
@@ -30,8 +30,8 @@ def answer_of(response: Any, notes: Counter[str]) -> Message | None:
     return {name: value for name, value in made[0].items() if name in wanted and value is not None}
 
 
-def json_of(value: Any, field: str) -> Any:
-    """Some writers put JSON into a string. Raises LineError."""
+def json_of(value: Any, field: str, notes: Counter[str] | None = None) -> Any:
+    """Some writers put JSON into a string. Raises LineError. notes: where replaced surrogates are counted."""
     if not isinstance(value, str):
         return value
     if not value.strip():
@@ -39,4 +39,8 @@ def json_of(value: Any, field: str) -> Any:
     try:
         return msgspec.json.decode(value)
     except (msgspec.MsgspecError, RecursionError):
+        repaired, count = repair_surrogates(value.encode("utf-8", "surrogatepass"))
+        if notes is not None and count:
+            notes["surrogates"] += count
+            return json_of(repaired.decode("utf-8", "replace"), field)
         raise LineError("text that is no JSON", field=field) from None

@@ -47,7 +47,7 @@ class Import:
         """
         for line, raw in file.values():
             try:
-                yield line, self.decoded(raw)
+                yield line, self._object(raw)
             except LineError as error:
                 if drop is not None:
                     self.drop(drop, line, error.message)
@@ -68,8 +68,7 @@ class Import:
         self.log.warnings.clear()
         self.log.dropped = 0
 
-    def decoded(self, raw: bytes) -> dict[str, Any]:
-        """One JSON object, halves of surrogate pairs replaced and counted. Raises LineError."""
+    def _object(self, raw: bytes) -> dict[str, Any]:
         try:
             return decode_object(raw)
         except LineError:

@@ -56,8 +56,9 @@ class CallSpool:
             self._stream = cast(BinaryIO, tempfile.TemporaryFile(buffering=1 << 20))  # noqa: SIM115
         except OSError as error:
             raise temporary_file_failed(error) from error
-        self._encode = msgspec.msgpack.Encoder().encode
-        self._encode_sorted = msgspec.msgpack.Encoder(order="deterministic").encode
+        # JSON, which has integers of any length.
+        self._encode = msgspec.json.Encoder().encode
+        self._encode_sorted = msgspec.json.Encoder(order="deterministic").encode
         self._offsets = array("Q", [0])
         self._start_s = array("d")
         self._ties = array("Q")
@@ -93,7 +94,7 @@ class CallSpool:
 
     def ordered(self) -> Iterator[Call]:
         """By start; the spool is gone afterwards."""
-        decode = msgspec.msgpack.Decoder(Call).decode
+        decode = msgspec.json.Decoder(Call).decode
         order = sorted(range(len(self)), key=lambda at: (self._start_s[at], self._ties[at]))
         with self._stream as stream:
             try:

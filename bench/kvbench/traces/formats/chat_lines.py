@@ -107,7 +107,7 @@ class ConversationConverter:
         if not prompts:
             self._import.drop("no_request", line, "no message that asks for an answer")
             return
-        name = self._sink.name(conversation.name or f"conversation{line or self._import.units}")
+        name = self._sink.name(conversation.name or f"conversation{self._import.units}")
         for number, messages in enumerate(prompts):
             self._sink.turn(
                 Turn(
@@ -154,7 +154,9 @@ def _openai(obj: dict[str, Any], notes: Counter[str]) -> Conversation:
     tools = obj.get("tools")
     if tools is None and isinstance(obj.get("functions"), list):
         tools = [{"type": "function", "function": function} for function in obj["functions"]]
-    return Conversation(messages, chat_tools(json_of(tools, "tools"), notes), _name(obj), _text(obj.get("model")))
+    return Conversation(
+        messages, chat_tools(json_of(tools, "tools", notes), notes), _name(obj), _text(obj.get("model"))
+    )
 
 
 def _sharegpt(obj: dict[str, Any], notes: Counter[str]) -> Conversation:
@@ -186,7 +188,7 @@ def _sharegpt(obj: dict[str, Any], notes: Counter[str]) -> Conversation:
         else:
             notes["tool_as_user"] += kind == "result"
             messages.append({"role": "user" if kind == "result" else kind, "content": value})
-    return Conversation(messages, chat_tools(json_of(obj.get("tools"), "tools"), notes), _name(obj))
+    return Conversation(messages, chat_tools(json_of(obj.get("tools"), "tools", notes), notes), _name(obj))
 
 
 def _said(each: Any, where: str) -> tuple[str, str]:

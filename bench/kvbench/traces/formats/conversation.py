@@ -6,25 +6,22 @@ Of the messages only digests stay in memory: one a session, and one a request wh
 
 from __future__ import annotations
 
-from collections import Counter
-
 import msgspec
 
-from kvbench.model import Message, Recorded, Turn, TurnRef
+from kvbench.model import TurnRef
 from kvbench.traces.formats.base import Import
 from kvbench.traces.formats.calls import Call, CallSpool
 from kvbench.traces.formats.messages import NOTES as MESSAGE_NOTES
-from kvbench.traces.formats.messages import answer_digest, digest, digests
+from kvbench.traces.formats.messages import answer_digest, digests
+from kvbench.traces.formats.thread import CLOCK_S, Thread, follows, runs_at
+from kvbench.traces.lines import MAX_TIME_S, LineError
 
 BLOCK_SIZE = 64
 """Tokens of a made-up block, where a source has lengths and no text."""
 
-CLOCK_S = 0.002
-"""Clocks of a log's writer: a request that starts this much before another's end still followed it."""
-
 NOTES = MESSAGE_NOTES | {
-    "linked": "requests put into a session by their content: {n} (they begin with all that an earlier request sent; "
-    "the source names no session)",
+    "linked": "requests put into a session by their content: {n} (they begin with all that its last request sent; the "
+    "source does not say whose they are)",
     "answer_differs": "of these, requests whose history holds another answer than was logged: {n}",
     "replaced": "requests that do not begin with what their session sent before: {n} (they replace its context)",
     "branches": "requests beside the ones of their session, at the same time or of another agent: {n} (each begins a "
@@ -43,87 +40,6 @@ NOTES = MESSAGE_NOTES | {
     "own_root": "sub-agents without a request before them that can have called them: {n} (they start on their own, as "
     "roots)",
 }
-
-
-class Thread:
-    """One session on its way to native turns. Times are trace time."""
-
-    def __init__(self, name: str, *, hashed: bool = False) -> None:
-        self.name = name
-        self.hashed = hashed
-        self.turns = 0
-        self.end_s: float | None = None
-        """Of its last turn; its start where the source does not say."""
-        self.ends_known = True
-        self.ends: list[float] | None = None
-        """Of all its turns, where sub-agents may start from them."""
-        self.root = name
-        """The root session of its tree."""
-        self.group: str | None = None
-        """What the source calls the session it is of."""
-        self.agent: str | None = None
-        self.length = 0
-        self.digest = b""
-        self.answer: bytes | None = None
-        self._tools: bytes | None = None
-        self._model: str | None = None
-
-    def extended_by(self, chain: list[bytes]) -> bool:
-        """Whether a prompt with these digests (messages.digests) begins with all of the last turn's, and adds to it."""
-        return 0 < self.length < len(chain) and chain[self.length - 1] == self.digest
-
-    def turn(
-        self,
-        call: Call,
-        notes: Counter[str],
-        *,
-        chain: list[bytes] | None = None,
-        start_s: float | None = None,
-        delay_s: float = 0.0,
-        parent: TurnRef | None = None,
-        after: tuple[str, ...] = (),
-        hash_ids: tuple[int, ...] | None = None,
-    ) -> Turn:
-        """The session's next turn: `append` where `call` adds to the context so far, `messages` where it does not.
-
-        chain: digests(call.messages), where they are there already. hash_ids: the prompt of a call without text.
-        """
-        messages = call.messages or []
-        if chain is None:
-            chain = digests(messages)
-        append = replace = None
-        if hash_ids is None:
-            if self.extended_by(chain):
-                append = tuple(messages[self.length :])
-            elif self.turns:
-                replace = tuple(messages)
-                notes["replaced"] += 1
-            else:
-                append = tuple(messages)
-        tools = digest(call.tools) if call.tools else None
-        turn = Turn(
-            session_id=self.name,
-            turn=self.turns,
-            line=call.line,
-            parent=parent,
-            after=after,
-            start_s=None if start_s is None else round(start_s, 6),
-            delay_s=round(delay_s, 6),
-            input_tokens=call.input_tokens or None,
-            output_tokens=_output_tokens(call, notes),
-            messages=replace,
-            append=append,
-            hash_ids=hash_ids,
-            tools=tuple(call.tools or ()) if tools != self._tools else None,
-            model=call.model if call.model and call.model != self._model else None,
-            recorded=_recorded(call),
-            extra=call.extra,
-        )
-        self.turns += 1
-        self.length, self.digest = len(chain), chain[-1] if chain else b""
-        self.answer = answer_digest(call.answer) if call.answer is not None else None
-        self._tools, self._model = tools, call.model or self._model
-        return turn
 
 
 class _Group:
@@ -187,6 +103,10 @@ class Conversations:
             done.facts["times"] = "none in the source: sessions start at once, and turns follow without a pause"
         notes["out_of_order"] += self._spool.out_of_order
         for call in self._spool.ordered():
+            if call.start_s is not None and call.start_s - self._base_s > MAX_TIME_S:
+                too_late = "more than 31 years after the source's earliest request: times of different kinds?"
+                self._import.error(call.line, LineError(too_late))
+                continue
             self._place(call)
         for group in {id(group): group for group in self._groups.values()}.values():
             notes["not_joined"] += len(group.waiting) + len(group.agents)
@@ -212,7 +132,10 @@ class Conversations:
         elif thread is not None:
             self._write(thread, call, chain, delay_s=self._pause_s(thread, call))
         else:
-            thread = Thread(self._sink.name(f"request{call.line}"), hashed=call.messages is None)
+            name = f"request{call.line}"
+            if name in self._sink.names:  # Several on one line.
+                name = f"{name}.{self._sink.turns}"
+            thread = Thread(self._sink.name(name), hashed=call.messages is None)
             self._write(thread, call, chain, start_s=call.start_s or 0.0)
 
     def _found(self, call: Call, chain: list[bytes]) -> Thread | None:
@@ -232,7 +155,7 @@ class Conversations:
                     best = thread
                     break
                 unknown = said is not None and thread.answer is None
-                if best is None and (unknown or not _runs_at(thread, call)):
+                if best is None and (unknown or not runs_at(thread, call)):
                     best = thread
             if best is not None:
                 self._notes["answer_differs"] += best.answer is not None and best.answer != said
@@ -244,9 +167,9 @@ class Conversations:
         group = self._groups[call.session]
         hashed = call.messages is None
         threads = [thread for thread in group.threads if thread.hashed == hashed and thread.agent == call.agent]
-        thread = next((each for each in reversed(threads) if each.extended_by(chain) and _follows(each, call)), None)
+        thread = next((each for each in reversed(threads) if each.extended_by(chain) and follows(each, call)), None)
         if thread is None:
-            thread = next((each for each in threads if not _runs_at(each, call)), None)
+            thread = next((each for each in threads if not runs_at(each, call)), None)
         if thread is not None:
             self._next(group, thread, call, chain)
             return
@@ -295,7 +218,7 @@ class Conversations:
         after: list[str] = []
         ends_s: list[float] = []
         if thread is group.threads[0] and call.start_s is not None:
-            for branch in [each for each in group.waiting if each.root == thread.root and not _runs_at(each, call)]:
+            for branch in [each for each in group.waiting if each.root == thread.root and not runs_at(each, call)]:
                 group.waiting.remove(branch)
                 group.threads.remove(branch)  # Whatever it went on to do would have been waited for, too.
                 self._forget(branch)
@@ -360,32 +283,3 @@ class Conversations:
         blocks = -(-(call.input_tokens or 1) // BLOCK_SIZE)
         first, self._next_id = self._next_id, self._next_id + blocks
         return tuple(range(first, first + blocks))
-
-
-def _runs_at(thread: Thread, call: Call) -> bool:
-    """Whether the session's last turn had not ended when `call` began."""
-    return thread.end_s is not None and call.start_s is not None and call.start_s < thread.end_s - CLOCK_S
-
-
-def _follows(thread: Thread, call: Call) -> bool:
-    """Whether `call`, which extends the session's context, can be its next turn: a prompt that holds an answer followed
-    it, whatever the clocks say."""
-    messages: list[Message] = call.messages or []
-    return not _runs_at(thread, call) or messages[thread.length].get("role") == "assistant"
-
-
-def _output_tokens(call: Call, notes: Counter[str]) -> int | None:
-    if call.output_tokens is None:
-        notes["no_output_length"] += 1
-        return None
-    notes["zero_output"] += call.output_tokens == 0
-    return max(call.output_tokens, 1)
-
-
-def _recorded(call: Call) -> Recorded | None:
-    e2e_s = None
-    if call.start_s is not None and call.end_s is not None and call.end_s >= call.start_s:
-        e2e_s = round(call.end_s - call.start_s, 6)
-    if (call.ttft_s, e2e_s, call.cached_tokens, call.usage) == (None, None, None, None):
-        return None
-    return Recorded(ttft_s=call.ttft_s, e2e_s=e2e_s, cached_tokens=call.cached_tokens, usage=call.usage)

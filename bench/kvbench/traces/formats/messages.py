@@ -15,10 +15,11 @@ from kvbench.traces.lines import LineError
 _BLOCKS = frozenset(
     {"tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use", "image", "document"}
 )
+_CACHE_MARKS = frozenset({"cache_control", "prompt_cache_breakpoint"})
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 NOTES = {
-    "cache_control": "cache_control marks left off messages and tools: {n}",
+    "cache_marks": "cache marks left off messages and tools: {n} (cache_control, prompt_cache_breakpoint)",
     "thinking_hidden": "encrypted thinking blocks left off: {n} (their text is not in the source)",
     "blocks_as_text": "content blocks of other kinds sent as their JSON text: {n}",
     "tool_errors": "tool results marked as errors: {n} (sent without the mark)",
@@ -39,8 +40,9 @@ def chat_messages(messages: Any, notes: Counter[str], *, system: Any = None, fie
         out.append({"role": "system", "content": _plain(system, notes, f"{field}: system")})
     for index, message in enumerate(messages):
         where = f"{field}[{index}]"
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str) or not message["role"]:
             raise LineError('a message is an object with a "role"', field=where)
+        _check(message, where)
         out.extend(_converted(message, notes, where))
     return out
 
@@ -112,6 +114,18 @@ def assistant(texts: Sequence[str], calls: list[dict[str, Any]], reasoning: Sequ
     return message
 
 
+def _check(message: Message, where: str) -> None:
+    content, calls = message.get("content"), message.get("tool_calls")
+    if not isinstance(content, str | list | None):
+        raise LineError("expected text, an array of parts, or null", field=f"{where}.content")
+    if isinstance(content, list):
+        for number, part in enumerate(content):
+            if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+                raise LineError('a part is an object with a "type"', field=f"{where}.content[{number}]")
+    if calls is not None and not (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
+        raise LineError("expected an array of objects", field=f"{where}.tool_calls")
+
+
 def _canonical(message: Message) -> Message:
     out = {name: value for name, value in message.items() if value is not None}
     content = out.get("content")
@@ -134,8 +148,6 @@ def _converted(message: Message, notes: Counter[str], where: str) -> list[Messag
     out: list[Message] = []
     parts: list[dict[str, Any]] = []
     for number, block in enumerate(content):
-        if not isinstance(block, dict):
-            raise LineError("a content block is an object", field=f"{where}.content[{number}]")
         if block.get("type") != "tool_result":
             parts.append(_part(block, notes))
             continue
@@ -154,9 +166,7 @@ def _assistant_of(content: list[Any], notes: Counter[str], where: str) -> Messag
     texts: list[str] = []
     reasoning: list[str] = []
     calls: list[dict[str, Any]] = []
-    for number, block in enumerate(content):
-        if not isinstance(block, dict):
-            raise LineError("a content block is an object", field=f"{where}.content[{number}]")
+    for block in content:
         kind = block.get("type")
         if kind == "text":
             texts.append(str(block.get("text") or ""))
@@ -206,9 +216,9 @@ def _part(block: dict[str, Any], notes: Counter[str]) -> dict[str, Any]:
 
 
 def _unmarked(block: Any, notes: Counter[str]) -> Any:
-    if isinstance(block, dict) and "cache_control" in block:
-        notes["cache_control"] += 1
-        return {name: value for name, value in block.items() if name != "cache_control"}
+    if isinstance(block, dict) and not _CACHE_MARKS.isdisjoint(block):
+        notes["cache_marks"] += 1
+        return {name: value for name, value in block.items() if name not in _CACHE_MARKS}
     return block
 
 

@@ -7,6 +7,7 @@ whose parent (some 500 bytes a span in memory).
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from math import nan
 from typing import Any
 
@@ -22,7 +23,7 @@ from kvbench.traces.formats.otel_spans import Kind, Span, spans_in
 from kvbench.traces.formats.source import Head, SourceFile
 from kvbench.traces.formats.usage import NOTES as USAGE_NOTES
 from kvbench.traces.formats.usage import token_counts
-from kvbench.traces.lines import LineError
+from kvbench.traces.lines import LineError, decode_object, repair_surrogates
 
 _SESSION = (
     "gen_ai.conversation.id",
@@ -76,17 +77,12 @@ class OtelConverter:
         for node in self._nodes.values():
             if node.kind == "call":
                 self._mark(node)
-        surrogates = self._notes["surrogates"]
         seen = Seen()
         for file, name in self._files:
             self._import.log.file = name
-            try:
-                for line, raw in file.values():
-                    self._spans(line, raw, seen)
-            except InputError:
-                continue  # Told when it was read first.
+            for line, raw in _readable(file):
+                self._spans(line, raw, seen)
         self._import.log.file = None
-        self._notes["surrogates"] = surrogates
         self._conversations.finish()
         named = ", ".join(f"{name} ({count:,})" for name, count in sorted(self._named_by.items()))
         if named:
@@ -116,7 +112,7 @@ class OtelConverter:
 
     def _spans(self, line: int, raw: bytes, seen: Seen) -> None:
         try:
-            obj = self._import.decoded(raw)
+            obj = _decoded(raw)
         except LineError:
             return  # Told when it was read first.
         try:
@@ -186,6 +182,27 @@ class OtelConverter:
             return base or None, None, not name
         self._agents = True
         return names[0], names[1], False
+
+
+def _decoded(raw: bytes) -> dict[str, Any]:
+    """As Import.objects decodes it, but what it repairs was counted when it was read first."""
+    try:
+        return decode_object(raw)
+    except LineError:
+        return decode_object(repair_surrogates(raw)[0])
+
+
+def _readable(file: SourceFile) -> Iterator[tuple[int, bytes]]:
+    """What can be read of a file; where it cannot, was told when it was read first."""
+    values = file.values()
+    while True:
+        try:
+            value = next(values, None)
+        except InputError:
+            return
+        if value is None:
+            return
+        yield value
 
 
 def _openai_shape(usage: dict[str, Any]) -> dict[str, Any]:

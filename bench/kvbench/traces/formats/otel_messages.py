@@ -35,7 +35,7 @@ def prompt_of(
 ) -> list[Message] | None:
     """What a span's request sent; None where the span does not say. Raises LineError naming the attribute."""
     field = "gen_ai.input.messages"
-    found = json_of(attributes.get(field), f"attributes.{field}")
+    found = json_of(attributes.get(field), f"attributes.{field}", notes)
     if found is None:
         field = "gen_ai.prompt"
         found = _maybe_json(attributes.get(field))
@@ -48,7 +48,8 @@ def prompt_of(
     if isinstance(found, dict):
         found = found.get("messages", [found])
     messages = _messages(found, notes, f"attributes.{field}")
-    system = _parts_text(json_of(attributes.get("gen_ai.system_instructions"), "attributes.gen_ai.system_instructions"))
+    instructions = "gen_ai.system_instructions"
+    system = _parts_text(json_of(attributes.get(instructions), f"attributes.{instructions}", notes))
     return [{"role": "system", "content": system}, *messages] if system else messages
 
 
@@ -75,7 +76,7 @@ def answer_in(attributes: Attributes, events: list[tuple[str, Attributes]], note
 def tools_of(attributes: Attributes, notes: Counter[str]) -> list[dict[str, Any]] | None:
     """The request's tool schemas. Raises LineError."""
     field = "attributes.gen_ai.tool.definitions"
-    found = json_of(attributes.get("gen_ai.tool.definitions"), field)
+    found = json_of(attributes.get("gen_ai.tool.definitions"), field, notes)
     if not isinstance(found, list):
         return None
     return chat_tools([_tool(each) for each in found], notes, field=field)

@@ -60,7 +60,7 @@ class RequestLogConverter:
 
     def _add(self, obj: dict[str, Any], line: int) -> None:
         record = convert_object(obj, _Record)
-        body = json_of(record.body, "body")
+        body = json_of(record.body, "body", self._notes)
         if not isinstance(body, dict):
             raise LineError("expected an object, the request's body", field="body")
         if "messages" not in body:
@@ -75,13 +75,15 @@ class RequestLogConverter:
             usage = response.get("usage")
         counts = token_counts(usage, notes)
         model = body.get("model")
+        if not isinstance(model, str | None):
+            raise LineError("expected a model's name", field="body.model")
         call = Call(
             line=line,
             messages=chat_messages(body["messages"], notes, system=body.get("system"), field="body.messages"),
             tools=chat_tools(body.get("tools"), notes, field="body.tools"),
             answer=answer_of(response, notes),
             session=None if record.session_id in (None, "") else str(record.session_id),
-            model=model if isinstance(model, str) and model else None,
+            model=model or None,
             start_s=self._units.seconds(record.timestamp, "timestamp"),
             input_tokens=counts.input_tokens,
             output_tokens=counts.output_tokens if record.completion_tokens is None else record.completion_tokens,
