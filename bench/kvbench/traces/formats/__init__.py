@@ -9,6 +9,8 @@ from kvbench.traces.formats.base import Format
 from kvbench.traces.formats.burstgpt import BURSTGPT
 from kvbench.traces.formats.chat_lines import OPENAI_MESSAGES, SHAREGPT
 from kvbench.traces.formats.claude_code import CLAUDE_CODE
+from kvbench.traces.formats.codex import CODEX
+from kvbench.traces.formats.codex_exec import CODEX_EXEC
 from kvbench.traces.formats.litellm import LITELLM
 from kvbench.traces.formats.mooncake import MOONCAKE
 from kvbench.traces.formats.native import NATIVE
@@ -19,6 +21,8 @@ from kvbench.traces.formats.weka import WEKA
 FORMATS: tuple[Format, ...] = (
     NATIVE,
     CLAUDE_CODE,
+    CODEX,
+    CODEX_EXEC,
     WEKA,
     OTEL,
     BAILIAN,

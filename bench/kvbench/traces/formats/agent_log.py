@@ -6,6 +6,7 @@ or compacted. So its turns cost what they add, however long a session is.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from kvbench.errors import InputError
 from kvbench.model import Message, Recorded, Turn, TurnRef
 from kvbench.traces.content_blocks import CHARS_PER_TOKEN
 from kvbench.traces.formats.base import Import
+from kvbench.traces.formats.sink import SHOWN_DROPPED
 from kvbench.traces.lines import MAX_TIME_S
 
 CLOCK_S = 0.5
@@ -72,6 +74,29 @@ class Called(msgspec.Struct):
     session: str
     turn: int
     end_s: float | None
+
+
+class OtherLines:
+    """Lines that are no part of any call: counted by kind, and told after all that may have been meant as one."""
+
+    def __init__(self, target: Import) -> None:
+        self._import = target
+        self._kinds: Counter[str] = Counter()
+        self._first: list[tuple[str | None, int, str]] = []
+
+    def add(self, line: int, kind: str) -> None:
+        self._kinds[kind] += 1
+        if len(self._first) < SHOWN_DROPPED:
+            self._first.append((self._import.log.file, line, f"a line of type {kind}"))
+
+    def finish(self) -> None:
+        sink = self._import.sink
+        for file, line, reason in self._first:
+            sink.drop("other_kinds", line, reason, file)
+        sink.dropped["other_kinds"] += self._kinds.total() - len(self._first)
+        if self._kinds:
+            kinds = ", ".join(f"{kind} {n:,}" for kind, n in sorted(self._kinds.items()))
+            self._import.facts["other kinds of lines"] = kinds
 
 
 class AgentLog:

@@ -14,13 +14,12 @@ import msgspec
 from kvbench.errors import InputError
 from kvbench.model import Message
 from kvbench.traces.formats import agent_log, messages
-from kvbench.traces.formats.agent_log import CLOCK_S, AgentLog, Step
+from kvbench.traces.formats.agent_log import CLOCK_S, AgentLog, OtherLines, Step
 from kvbench.traces.formats.base import Format, Import
 from kvbench.traces.formats.calls import time_s
 from kvbench.traces.formats.claude_agents import Agent, end_s, find_caller, start_s
 from kvbench.traces.formats.claude_lines import SIDECHAIN, Group, Line, LoggedCall, message_line, tool_results
 from kvbench.traces.formats.messages import chat_messages, digest
-from kvbench.traces.formats.sink import SHOWN_DROPPED
 from kvbench.traces.formats.source import Head, SourceFile
 from kvbench.traces.lines import LineError
 
@@ -52,8 +51,7 @@ class ClaudeCodeConverter:
         self._files: list[_File] = []
         self._log = AgentLog(target)
         self._calls_seen: set[tuple[str, bytes]] = set()
-        self._kinds: Counter[str] = Counter()
-        self._others: list[tuple[str | None, int, str]] = []
+        self._others = OtherLines(target)
         self._lines = 0
 
     def file(self, file: SourceFile) -> None:
@@ -117,10 +115,7 @@ class ClaudeCodeConverter:
             return
         if line is None:
             kind = obj.get("type")
-            name = kind if isinstance(kind, str) else "none"
-            self._kinds[name] += 1
-            if len(self._others) < SHOWN_DROPPED:
-                self._others.append((self._import.log.file, number, f"a line of type {name}"))
+            self._others.add(number, kind if isinstance(kind, str) else "none")
         elif not line.user and (obj.get("isApiErrorMessage") is True or line.message.get("model") == _SYNTHETIC):
             self._import.drop("synthetic", number, "written by the client in the model's place (an error, or a stop)")
         else:
@@ -258,11 +253,7 @@ class ClaudeCodeConverter:
     def _finish(self) -> None:
         done = self._import
         done.units = self._lines + done.sink.dropped["no_object"]
-        for file, number, reason in self._others:
-            done.sink.drop("other_kinds", number, reason, file)
-        done.sink.dropped["other_kinds"] += sum(self._kinds.values()) - len(self._others)
-        if self._kinds:
-            done.facts["other kinds of lines"] = ", ".join(f"{kind} {n:,}" for kind, n in sorted(self._kinds.items()))
+        self._others.finish()
         done.facts["calls"] = (
             "all lines of one message.id are one call, with the usage of the last; input tokens are uncached, read and "
             "written ones together"
