@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from kvbench.analysis.models import bytes_model, catalogue
 from kvbench.analysis.models.architectures import model_bytes
-from kvbench.errors import InputError, UsageError
+from kvbench.analysis.models.layouts import allocated
+from kvbench.errors import InputError, KvbenchError, UsageError
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -193,6 +194,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     (changed(LLAMA, num_hidden_layers="4"), "num_hidden_layers", '"4" is not a whole number'),
     (changed(LLAMA, num_hidden_layers=True), "num_hidden_layers", "true is not a whole number"),
     (changed(LLAMA, num_hidden_layers=4.5), "num_hidden_layers", "4.5 is not a whole number"),
+    (changed(LLAMA, num_hidden_layers=10**9), "num_hidden_layers", "1000000000 is not allowed: from 1 to 10,000"),
     (changed(LLAMA, num_hidden_layers=10**30), "num_hidden_layers", "is not allowed"),
     (changed(LLAMA, num_attention_heads=...), "num_attention_heads", "missing"),
     (changed(LLAMA, num_key_value_heads=3), "num_key_value_heads", "3 does not divide num_attention_heads 8"),
@@ -395,6 +397,25 @@ def test_a_session_counted_row_by_row(layer_types: list[str], heads: int, dim: i
     assert model.at(tokens) == held
     if tokens >= window:
         assert model.at(tokens) == model.bytes_per_session + model.bytes_per_token * tokens
+
+
+ODD = st.sampled_from([None, 0, -1, 3, 1.5, 64.0, True, "", "x", [], [0], [None], {}, {"a": 1}, 10**30, float("nan")])
+
+
+@given(st.sampled_from(sorted(catalogue())), st.data())
+def test_a_spoilt_config_is_read_or_refused(name: str, data: st.DataObject) -> None:
+    """Never a traceback, and never less than nothing."""
+    config = row(name)
+    inner = config.get("text_config", config)
+    for field in data.draw(st.lists(st.sampled_from(sorted(inner)), min_size=1, max_size=3)):
+        inner[field] = data.draw(ODD)
+    try:
+        model = model_bytes(config, "toy", "config.json")
+    except KvbenchError:
+        return
+    allocated(model)
+    assert model.bytes_per_token >= 0
+    assert model.at(1_000) > 0
 
 
 @given(st.sampled_from(sorted(catalogue())), st.integers(1, 2_000_000), st.integers(1, 2_000_000))

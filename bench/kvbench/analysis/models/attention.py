@@ -108,7 +108,7 @@ def _by_rule(config: Config, layers: int, family: Heads, pattern: int) -> list[s
 
 def with_heads(config: Config, draft: Draft, asked: str, family: Heads) -> str:
     """Parts of a model whose layers all have key and value heads. Returns the cache dtype."""
-    layers = config.count("num_hidden_layers")
+    layers = config.layers()
     dtype = dtypes.choose(config, asked, dtypes.PLAIN)
     kinds = layer_kinds(config, layers, family)
     heads = kv_heads(config, family)
@@ -161,7 +161,7 @@ def add_full(draft: Draft, layers: int, row: dtypes.Row, heads: int) -> None:
 def mla(config: Config, draft: Draft, asked: str) -> str:
     """MLA in every layer (DeepSeek V2, V3, Kimi K2). Returns the cache dtype."""
     dtype = dtypes.choose(config, asked, (*dtypes.PLAIN, "fp8_ds_mla"))
-    add_mla(config, draft, dtype, config.count("num_hidden_layers"))
+    add_mla(config, draft, dtype, config.layers())
     return dtype
 
 
@@ -177,7 +177,7 @@ def add_mla(config: Config, draft: Draft, dtype: str, layers: int) -> None:
 def dsa(config: Config, draft: Draft, asked: str) -> str:
     """DeepSeek sparse attention (V3.2): MLA, and an indexer with a key of its own in every layer."""
     dtype = dtypes.choose(config, asked, ("fp8_ds_mla", "bf16"), native="fp8_ds_mla")
-    layers = config.count("num_hidden_layers")
+    layers = config.layers()
     add_mla(config, draft, dtype, layers)
     row = dtypes.index_row(config, "fp8", config.count("index_head_dim"))
     draft.say(f"an index key of one layer: {row.text} = {text(row.size)} B")

@@ -23,7 +23,7 @@ INDEX_KEYS = {"nvfp4": "fp4", "fp8": "fp8", "fp8_ds_mla": "fp8", "bf16": "bf16"}
 def v4(config: Config, draft: Draft, asked: str) -> str:
     """DeepSeek-V4: a layer's compress_ratios entry says how many tokens share a row. Returns the cache dtype."""
     dtype = dtypes.choose(config, asked, ("fp8_ds_mla", "bf16"), native="fp8_ds_mla")
-    layers = config.count("num_hidden_layers")
+    layers = config.layers()
     ratios = _ratios(config, layers, tuple(V4_RATIOS))
     csa, hca = ratios.count(4), ratios.count(128)
     row = _row(config, dtype)
@@ -47,7 +47,7 @@ def v4(config: Config, draft: Draft, asked: str) -> str:
 def v41(config: Config, draft: Draft, asked: str) -> str:
     """DeepSeek-V4.1: only kv_source_layer_ids own global rows and index keys. Returns the cache dtype."""
     dtype = dtypes.choose(config, asked, ("nvfp4", "fp8", "fp8_ds_mla", "bf16"), native="nvfp4")
-    layers = config.count("num_hidden_layers")
+    layers = config.layers()
     ratios = _ratios(config, layers, V41_RATIOS)
     owners = _owners(config, ratios)
     row, key = _row(config, dtype), dtypes.index_row(config, INDEX_KEYS[dtype], config.count("index_head_dim"))

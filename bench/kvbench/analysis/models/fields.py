@@ -18,6 +18,8 @@ MAX_COUNT = 10**9
 
 WEIGHT_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
+MAX_LAYERS = 10_000
+
 _ADD = "add it as the model's published config.json has it"
 
 
@@ -50,6 +52,13 @@ class Config:
         checked = self._whole(field, value, least)
         self.used[f"{self.prefix}{field}"] = checked
         return checked
+
+    def layers(self) -> int:
+        """num_hidden_layers; lists as long as it are made."""
+        layers = self.count("num_hidden_layers")
+        if layers > MAX_LAYERS:
+            raise self.refuse("num_hidden_layers", f"{layers} is not allowed: from 1 to {MAX_LAYERS:,}")
+        return layers
 
     def _whole(self, field: str, value: Any, least: int) -> int:
         if isinstance(value, float) and value.is_integer():

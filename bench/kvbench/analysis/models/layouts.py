@@ -89,19 +89,19 @@ def allocated(model: ModelBytes) -> tuple[tuple[Layout, ...], str | None]:
     )
 
 
-def _rows(model: ModelBytes, field: str) -> int:
-    value: Any = next((v for name, v in model.fields.items() if name.rpartition(".")[2] == field), None)
-    return int(value)
+def _field(model: ModelBytes, field: str) -> Any:
+    """A field that the derivation has read, wherever in the config it stood."""
+    return next(value for name, value in model.fields.items() if name.rpartition(".")[2] == field)
 
 
 def _ratios(model: ModelBytes) -> list[int]:
-    value: Any = next(v for name, v in model.fields.items() if name.rpartition(".")[2] == "compress_ratios")
-    return list(value)[: _rows(model, "num_hidden_layers")]
+    ratios: list[int] = _field(model, "compress_ratios")[: _field(model, "num_hidden_layers")]
+    return ratios
 
 
 def _fp8_ds_mla(model: ModelBytes) -> tuple[int, int]:
     """Bytes of a row and of an index key in vLLM's fp8_ds_mla layout of V4."""
-    dim, rope, index = (_rows(model, field) for field in ("head_dim", "qk_rope_head_dim", "index_head_dim"))
+    dim, rope, index = (_field(model, field) for field in ("head_dim", "qk_rope_head_dim", "index_head_dim"))
     return (dim - rope) + 2 * rope + (dim - rope) // 64 + 1, index + 4
 
 
@@ -120,10 +120,9 @@ def _v4(model: ModelBytes) -> tuple[tuple[Layout, ...], str | None]:
 
 def _v41(model: ModelBytes) -> tuple[tuple[Layout, ...], str | None]:
     ratios = _ratios(model)
-    field: Any = next(v for name, v in model.fields.items() if name.endswith("kv_source_layer_ids"))
-    owners = [ratios[layer] for layer in field]
+    owners = [ratios[layer] for layer in _field(model, "kv_source_layer_ids")]
     row, key = _fp8_ds_mla(model)
-    dim, index = _rows(model, "head_dim"), _rows(model, "index_head_dim")
+    dim, index = _field(model, "head_dim"), _field(model, "index_head_dim")
     variants = (
         ("Hopper: fp8_ds_mla, block 128", row, key, PAD_BYTES),
         ("SM100: fp8, block 128, pages not padded", dim + dim // 32, index + 4, 1),

@@ -19,7 +19,7 @@ LINEAR = "linear_attention"
 def kda(config: Config, draft: Draft, asked: str) -> str:
     """Kimi Linear and K3: KDA layers and MLA layers, listed from 1 in linear_attn_config. Returns the cache dtype."""
     dtype = dtypes.choose(config, asked, (*dtypes.PLAIN, "fp8_ds_mla"))
-    layers = config.count("num_hidden_layers")
+    layers = config.layers()
     inner = config.inside("linear_attn_config")
     kda_layers, full_layers = inner.counts("kda_layers", least=1), inner.counts("full_attn_layers", least=1)
     if sorted(kda_layers + full_layers) != list(range(1, layers + 1)):
@@ -62,7 +62,7 @@ def kda(config: Config, draft: Draft, asked: str) -> str:
 def gdn(config: Config, draft: Draft, asked: str) -> str:
     """Qwen3-Next and Qwen3.5: Gated DeltaNet layers and global layers with heads. Returns the cache dtype."""
     dtype = dtypes.choose(config, asked, dtypes.PLAIN)
-    layers = config.count("num_hidden_layers")
+    layers = config.layers()
     kinds = _gdn_kinds(config, layers)
     family = Heads(head_dim=256, kv_heads=None)
     heads, dim = kv_heads(config, family), head_dim(config, family)
@@ -125,7 +125,7 @@ def _gdn_kinds(config: Config, layers: int) -> list[str]:
 def granite(config: Config, draft: Draft, asked: str) -> str:
     """Granite 4 hybrids: Mamba-2 layers and global layers, by layer_types. Returns the cache dtype."""
     dtype = dtypes.choose(config, asked, dtypes.PLAIN)
-    layers = config.count("num_hidden_layers")
+    layers = config.layers()
     kinds = config.words("layer_types", ("mamba", "attention"))
     if len(kinds) != layers:
         raise config.refuse("layer_types", f"{len(kinds)} entries for num_hidden_layers {layers}")
@@ -142,7 +142,7 @@ def granite(config: Config, draft: Draft, asked: str) -> str:
 def nemotron_h(config: Config, draft: Draft, asked: str) -> str:
     """Nemotron-H: hybrid_override_pattern has a letter a layer: M Mamba-2, * attention, - and E no cache."""
     dtype = dtypes.choose(config, asked, dtypes.PLAIN)
-    layers = config.count("num_hidden_layers")
+    layers = config.layers()
     pattern = config.data.get("hybrid_override_pattern")
     if not isinstance(pattern, str) or len(pattern) != layers or set(pattern) - set("M*-E"):
         raise config.refuse("hybrid_override_pattern", f"needs num_hidden_layers {layers} letters, each one of M * - E")
