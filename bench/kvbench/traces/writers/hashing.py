@@ -27,6 +27,7 @@ class HashedTrees:
     def tree(self, i: int) -> Tree:
         """Tree i of the trace."""
         tree = self._blocked.trace.read_tree(i)
+        size = self._blocked.block_size
         turns = {session.session_id: list(session.turns) for session in tree.sessions}
         for request in self._blocked.tree(tree):
             turn = turns[request.session_id][request.turn]
@@ -35,9 +36,11 @@ class HashedTrees:
                 new = self._ids.trace(request.new_ids)
             else:
                 new = self._ids.text(request.new_ids)
+                self.empty_prompts += not tokens
+                # An estimate rounds up: where that would fill a block, there is no id for it.
+                tokens = min(tokens, (request.kept + len(new) + 1) * size - 1)
                 if not tokens:
-                    self.empty_prompts += 1
-                    tokens, new = 1, (self._ids.fresh(),) if self._blocked.block_size == 1 else ()
+                    tokens, new = 1, (self._ids.fresh(),) if size == 1 else ()
                 self.counted_tokens += tokens if turn.input_tokens is not None else 0
             turns[request.session_id][request.turn] = _hashed(turn, tokens, request.kept, new)
         sessions = tuple(Session(session_id=name, turns=tuple(done)) for name, done in turns.items())

@@ -1,9 +1,9 @@
 """Which integers stand for blocks in what is written.
 
-By default they are numbers in the order in which blocks first appear: small enough for every JSON reader, and no
-function of the text at all, so that they tell which blocks are equal and nothing else. Numbering remembers each block
-(some 100 bytes). With a key, ids are 63 bits of a keyed hash: the same in every conversion with that key, and again
-nothing to who has no key; who has it can try whether a text he knows is in the trace.
+By default they are numbers in the order in which blocks first appear, tree by tree: small enough for every JSON
+reader, and no function of the text at all, so that they tell which blocks are equal and nothing else. Numbering
+remembers each block (some 100 bytes). With a key, ids are 63 bits of a keyed hash: the same in every conversion with
+that key, and again nothing to who has no key; who has it can try whether a text he knows is in the trace.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class KeptIds:
 class NumberedIds:
     """1, 2, 3 ... in the order of first appearance."""
 
-    about = "numbers, by first appearance"
+    about = "numbers by first appearance, tree by tree"
 
     def __init__(self) -> None:
         self._last = 0
