@@ -141,6 +141,7 @@ def test_structure_times_lengths_and_counts_stay(tmp_path: Path, convert: Any) -
     }  # fmt: skip
     # Of usage: service_tier, a stranger, completion_tokens that are a text, and a stranger among the details.
     assert report.lost == {"texts": 3, "usage_fields": 4, "extra": 9}
+    assert report.notes == {"other_parts": 1}
     assert validate_workload(made).errors == ()
 
 
@@ -266,7 +267,8 @@ def test_an_estimated_length_says_so(size: int, tokens: list[int], write: Any, c
     assert [line.fields["input_tokens"] for line in lines.values()] == tokens
     assert report.notes == {"empty_prompts": 1}
     assert report.facts["lengths"] == "estimated at 4 characters a token, without the chat template"
-    assert report.facts["lengths the source has"] == f"70 tokens for 1 turn with text, counted as {tokens[0]} here"
+    said = f"70 tokens for 1 turn with text, counted as {tokens[0]} here; texts that it does not hold are in neither "
+    assert report.facts["lengths the source has"] == said + "lengths nor ids"
 
 
 @given(lengths=st.lists(st.integers(0, 40), min_size=1, max_size=5), size=st.integers(1, 9))

@@ -59,7 +59,8 @@ class Anonymous:
 
     @property
     def about(self) -> str:
-        models = f", models m1 to m{len(self._models)}" if self._models else ""
+        count = len(self._models)
+        models = f", models m1 to m{count}" if count > 1 else ", model m1" if count else ""
         return f"sessions s1, s2 ... in the order of the file, sub-agents s1.1 ...{models}"
 
     def tree(self, tree: Tree, number: int) -> Tree:

@@ -190,7 +190,11 @@ class Conversion:
         return self._report(sums, self._found.trees, traces.notes, traces.lost)
 
     def _report(self, sums: _Sums, units: int, notes: Mapping[str, int], lost: Mapping[str, int]) -> ExportReport:
-        notes = {"empty_prompts": self._hashed.empty_prompts, **notes}
+        notes = {
+            "other_parts": self._blocked.other_parts,
+            "empty_prompts": self._hashed.empty_prompts,
+            **notes,
+        }
         said = report.SAID | _SAID | (mooncake.SAID if self._target == "mooncake" else weka.SAID)
         return ExportReport(
             format=self._target,
@@ -216,10 +220,7 @@ class Conversion:
         found = self._found
         facts = {"lengths": self._lengths(), "block size": str(self._blocked.block_size), "ids": self._ids.about}
         if found.said_turns:
-            facts["lengths the source has"] = (
-                f"{found.said_tokens:,} tokens for {count_of(found.said_turns, 'turn')} with text, counted as "
-                f"{self._hashed.counted_tokens:,} here"
-            )
+            facts["lengths the source has"] = self._other_lengths()
         if self._target == "mooncake":
             facts["block size"] += mooncake.block_size_doubt(self._blocked.block_size)
         if self._target == "weka":
@@ -227,3 +228,10 @@ class Conversion:
         if self._anonymise:
             facts["names"] = self._anonymous.about
         return facts
+
+    def _other_lengths(self) -> str:
+        """Logs often leave out what every prompt begins with: whoever reads the report should see how much."""
+        said, counted = self._found.said_tokens, self._hashed.counted_tokens
+        doubt = "; texts that it does not hold are in neither lengths nor ids" if counted < said else ""
+        turns = count_of(self._found.said_turns, "turn")
+        return f"{said:,} tokens for {turns} with text, counted as {counted:,} here{doubt}"

@@ -11,6 +11,7 @@ SAID = {
     "tools": "turns with tool schemas beside their ids: {n}",
     "usage": "turns with recorded usage: {n}",
     "extra": "fields that the native format does not know: {n}",
+    "other_parts": "parts of messages that are not text: {n} (each stands as 1 token)",
     "empty_prompts": "prompts without any text: {n} (each stands as 1 token)",
 }
 """Sentences that several targets have in common."""
