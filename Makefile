@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check format test-real accuracy live-deepseek docs clean
+.PHONY: demo test check format test-real accuracy curve-report live-deepseek docs clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "kvbench needs Python 3.11 or newer; set PYTHON=/path/to/python"; exit 2; }
@@ -30,6 +30,9 @@ check: $(VENV)/.ready   ## format, lint, types, import rules
 
 accuracy: $(VENV)/.ready   ## arrival times against a server that logs its writes; writes reports/accuracy
 	$(BIN)/python reports/accuracy/run.py
+
+curve-report: $(VENV)/.ready   ## what the miss-ratio curve costs in time and memory; writes reports/curve
+	$(BIN)/python reports/curve/run.py
 
 live-deepseek: $(VENV)/.ready   ## with DEEPSEEK_API_KEY: ask the live API what its documentation leaves open, for at most USD 0.20
 	$(BIN)/python reports/live-deepseek/live.py
