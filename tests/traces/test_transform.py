@@ -119,6 +119,19 @@ def test_pauses_are_capped(hashed: Path) -> None:
 # ------------------------------------------------------------------------------------------- copies of hash ids
 
 
+def test_dates_of_the_source_go_with_the_pauses_that_are_capped(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "t.jsonl",
+        {"kvbench_trace": 1, "block_size": 4},
+        {"session_id": "a", "turn": 0, "input_tokens": 4, "hash_ids": [1], "recorded": {"at_s": 0, "e2e_s": 2}},
+        {"session_id": "a", "turn": 1, "delay_s": 90, "input_tokens": 4, "hash_ids": [2], "recorded": {"at_s": 92}},
+    )
+    capped, _ = made([path], max_pause_s=9)
+    assert [line.get("recorded") for line in turns(capped)] == [{"e2e_s": 2}, {}]
+    kept, _ = made([path])
+    assert [line["recorded"]["at_s"] for line in turns(kept)] == [0, 92]
+
+
 def test_copies_share_what_two_trees_share_and_nothing_else(hashed: Path) -> None:
     lines, report = made([hashed], copies=3, spread_s=100.0, seed=1)
     # 3+5+4+4+1 = 17 blocks sent; 1, 2 shared; 30, 31, 32, 77, 90, 91, 500 private

@@ -189,6 +189,9 @@ class _Work:
         if limit_s is not None and turn.delay_s > limit_s:
             fields["delay_s"] = limit_s
             self._capped += 1
+        if limit_s is not None and turn.recorded is not None:
+            # the source's dates hold for the pauses that it had
+            fields["recorded"] = msgspec.structs.replace(turn.recorded, at_s=None)
         return fields
 
     def _renamed(self, turn: Turn, place: Place) -> dict[str, Any]:
