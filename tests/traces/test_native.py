@@ -485,3 +485,17 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     assert peak < 3_000_000  # the read buffer is 1 MiB of it
     assert one_tree < 8_000_000  # a fortieth of the file is 1.3 MB
     assert sum(len(session.turns) for session in tree.sessions) == trace.turn_count // 40
+
+
+def test_a_field_that_is_nearly_a_known_one_is_a_doubt_named_once(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    turn = {"session_id": "a", "append": [{"role": "user", "content": "x"}], "output_token": 5, "stop": "end"}
+    turns = [turn | {"turn": number} | ({"recorded": {"cached_token": 1}} if number else {}) for number in range(3)]
+    path.write_text("\n".join(map(json.dumps, [{"kvbench_trace": 1, "Block_Size": 64}, *turns])))
+    found = validate_trace(path)
+    assert found.errors == ()
+    assert [(doubt.line, doubt.field, doubt.message) for doubt in found.warnings] == [
+        (1, "Block_Size", 'unknown, and not used: is "block_size" meant?'),
+        (2, "output_token", 'unknown, and not used: is "output_tokens" meant?'),
+        (3, "recorded.cached_token", 'unknown, and not used: is "cached_tokens" meant?'),
+    ]

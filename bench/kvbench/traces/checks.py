@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from kvbench.model import Message, SharedPrompt, TraceHeader, Turn
+from kvbench.traces.lines import NESTED_FIELDS
 from kvbench.traces.problems import ProblemLog
 
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
@@ -87,6 +89,25 @@ def check_blocks(turn: Turn, header: TraceHeader, previous_blocks: int, log: Pro
             field="hash_ids",
         )
     return blocks
+
+
+class Spelling:
+    """Unknown fields are kept, as a source may have its own; one that is nearly a known field is a doubt, once."""
+
+    def __init__(self) -> None:
+        self._asked: set[str] = set()
+
+    def check(
+        self, extra: Mapping[str, Any], known: Sequence[str], line: int, log: ProblemLog, inside: str = ""
+    ) -> None:
+        for name, value in extra.items():
+            nested = NESTED_FIELDS.get(name)
+            if nested is not None and isinstance(value, dict):
+                self.check(value, nested, line, log, f"{name}.")
+            elif (field := inside + name) not in self._asked:
+                self._asked.add(field)
+                for meant in get_close_matches(name.lower(), known, n=1, cutoff=0.82):
+                    log.warning(line, f'unknown, and not used: is "{meant}" meant?', field=field)
 
 
 class ToolCalls:

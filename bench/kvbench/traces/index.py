@@ -16,9 +16,11 @@ import msgspec
 from kvbench.errors import InputError
 from kvbench.model import TRACE_VERSION, SharedPrompt, TraceHeader, Turn
 from kvbench.traces import graph
-from kvbench.traces.checks import ToolCalls, check_blocks, check_fields, check_shared_prompt
+from kvbench.traces.checks import Spelling, ToolCalls, check_blocks, check_fields, check_shared_prompt
 from kvbench.traces.lines import (
+    HEADER_FIELDS,
     MAX_LINE_BYTES,
+    TURN_FIELDS,
     LineError,
     decode_header,
     decode_repaired,
@@ -68,13 +70,14 @@ def index_trace(stream: BinaryIO, path: Path, log: ProblemLog) -> TraceIndex:
     index = TraceIndex()
     sessions = graph.Sessions()
     pending_lines = _Lines()
-    tools = ToolCalls()
+    tools, spelling = ToolCalls(), Spelling()
     blocks = array("I")
     lines = _read_lines(stream, index, log)
     offset, number, raw = next(lines, (0, 0, b""))
     if not raw:
         raise InputError("the file is empty", path=path, hint=_FIRST_LINE)
     index.header = _header(raw, number, index, path)
+    spelling.check(index.header.extra, HEADER_FIELDS, number, log)
     index.head_offsets.append(offset)
     for offset, number, raw in lines:
         try:
@@ -92,6 +95,8 @@ def index_trace(stream: BinaryIO, path: Path, log: ProblemLog) -> TraceIndex:
             blocks.append(0)
         _check_turn(item, session, index, sessions, blocks, log)
         tools.check(session, item, log)
+        if item.extra:
+            spelling.check(item.extra, TURN_FIELDS, number, log)
         pending_lines.add(offset, number, session)
         index.turn_count += 1
     if not index.turn_count and not log.errors:

@@ -89,6 +89,9 @@ class _TurnLine(msgspec.Struct, omit_defaults=True):
 
 
 _NESTED: dict[str, type[msgspec.Struct]] = {"parent": _ParentLine, "recorded": _RecordedLine}
+HEADER_FIELDS, TURN_FIELDS = _HeaderLine.__struct_fields__, _TurnLine.__struct_fields__
+NESTED_FIELDS = {name: kind.__struct_fields__ for name, kind in _NESTED.items()}
+"""Known fields of the objects inside a turn."""
 _decode_header = msgspec.json.Decoder(_HeaderLine).decode
 _decode_prefix = msgspec.json.Decoder(_PrefixLine).decode
 _decode_turn = msgspec.json.Decoder(_TurnLine).decode
