@@ -103,17 +103,8 @@ class _Source:
         name = self.path.resolve().stem.partition(".")[0] or self.path.name
         header = TraceHeader(name=name, source=f"{self.format.about}: {self.path.name}")
         self._import = Import(self.sink, self.log, header, self._options, directory)
-        converter = self.format.converter(self._import)
-        for file in self.files:
-            self.log.file = str(file.path) if directory else None
-            try:
-                converter.file(file)
-            except LineError as error:
-                self._import.error(0, error)
-            except InputError as error:
-                self._input_error(file, error)
-        self.log.file = None
-        converter.end()
+        with self._import.resources:
+            self._convert(directory)
         if self._other_files:
             self.sink.dropped["other_files"] += self._other_files
         if not self.sink.turns:
@@ -129,6 +120,19 @@ class _Source:
         self.log = log
         index.sha256, index.size_bytes = self._digest(), sum(file.size_bytes for file in self.files)
         return index
+
+    def _convert(self, directory: bool) -> None:
+        converter = self.format.converter(self._import)
+        for file in self.files:
+            self.log.file = str(file.path) if directory else None
+            try:
+                converter.file(file)
+            except LineError as error:
+                self._import.error(0, error)
+            except InputError as error:
+                self._input_error(file, error)
+        self.log.file = None
+        converter.end()
 
     def report(self, index: TraceIndex) -> ImportReport:
         done, sink = self._import, self.sink

@@ -89,6 +89,7 @@ class AiperfConverter:
             self._spool = cast(BinaryIO, tempfile.TemporaryFile(buffering=1 << 20))  # noqa: SIM115
         except OSError as error:
             raise temporary_file_failed(error) from error
+        target.resources.callback(self._spool.close)
         self._end = 0
         self._sink.header(target.header)
 
@@ -101,20 +102,19 @@ class AiperfConverter:
                 self._import.error(line, error)
 
     def end(self) -> None:
-        with self._spool:
-            self._check_calls()
-            for name, session in self._sessions.items():
-                if not session.called:
-                    try:
-                        self._write(name, _Start(), [])
-                    except LineError as error:
-                        self._import.error(session.line, error)
-            for name, session in self._sessions.items():
-                if not session.used and not self._import.log.errors:
-                    self._import.error(
-                        session.line,
-                        LineError(f'session "{name}" is called only by those it calls itself', field="session_id"),
-                    )
+        self._check_calls()
+        for name, session in self._sessions.items():
+            if not session.called:
+                try:
+                    self._write(name, _Start(), [])
+                except LineError as error:
+                    self._import.error(session.line, error)
+        for name, session in self._sessions.items():
+            if not session.used and not self._import.log.errors:
+                self._import.error(
+                    session.line,
+                    LineError(f'session "{name}" is called only by those it calls itself', field="session_id"),
+                )
         self._import.facts["times"] = "delay in ms; sessions start at once (--rate or --sessions spread them)"
         self._import.facts["max_tokens"] = "taken as the answer's length"
 

@@ -14,6 +14,11 @@ from kvbench.traces.lines import LineError, repair_surrogates
 
 def answer_of(response: Any, notes: Counter[str]) -> Message | None:
     """The assistant message of a response body, in OpenAI's shape; None where it holds none that can be read."""
+    if isinstance(response, str) and response.startswith("{"):
+        try:
+            response = json_of(response, "response")
+        except LineError:
+            return None
     if not isinstance(response, dict):
         return None
     choices = response.get("choices")

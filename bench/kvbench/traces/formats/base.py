@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -36,6 +37,8 @@ class Import:
     """What holds for the whole source, for the report: the time base, the scope of ids, the tokenizer."""
     nested_t: dict[str, int] = field(default_factory=dict)
     marker: dict[str, int] = field(default_factory=dict)
+    resources: ExitStack = field(default_factory=ExitStack)
+    """Closed when the import has ended, however it ended: temporary files of a converter."""
     block_size: int | None = None
     block_size_from: str = ""
     units: int = 0

@@ -74,6 +74,9 @@ class CallSpool:
         """The earliest start; None where no call has one."""
         return min((start_s for start_s in self._start_s if start_s != float("-inf")), default=None)
 
+    def close(self) -> None:
+        self._stream.close()
+
     def add(self, call: Call) -> None:
         """A call without a time goes with the one before it in the source."""
         raw = self._encode(call)

@@ -65,6 +65,7 @@ class Conversations:
         self._sink = target.sink
         self._notes = target.sink.notes
         self._spool = CallSpool()
+        target.resources.callback(self._spool.close)
         self._groups: dict[str, _Group] = {}
         self._open: dict[bytes, list[Thread]] = {}
         self._next_id = 1

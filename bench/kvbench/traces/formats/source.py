@@ -25,6 +25,7 @@ MAX_OBJECT_BYTES = 512 * 2**20
 """One object, or line, is held in memory whole; decoded it takes several times its text."""
 
 HEAD_BYTES = 1 << 16
+MAX_FIRST_BYTES = 1 << 24
 _BOM = b"\xef\xbb\xbf"
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".traj")
@@ -80,9 +81,11 @@ class SourceFile:
     def head(self) -> Head:
         with self.open() as stream:
             text = self._guarded(lambda: stream.read(HEAD_BYTES)).removeprefix(_BOM).lstrip()
-        first, end, _ = text.partition(b"\n")
-        whole = len(text) < HEAD_BYTES
-        value = _decoded(first) if end or whole else None
+            whole = len(text) < HEAD_BYTES
+            first, end, _ = text.partition(b"\n")
+            if not end and not whole:  # What tells a log may stand behind a long prompt.
+                first += self._guarded(lambda: stream.readline(MAX_FIRST_BYTES))
+        value = _decoded(first)
         if value is None and whole:
             value = _decoded(text)
         return Head(text, value)
