@@ -93,19 +93,22 @@ def _tool(tool: Any) -> Any:
 def _messages(found: Any, notes: Counter[str], field: str) -> list[Message]:
     if not isinstance(found, list):
         raise LineError("expected an array of messages", field=field)
-    out: list[Message] = []
+    made = [
+        _from_parts(message, notes, f"{field}[{index}]") if "parts" in message else [_plain(message)]
+        for index, message in enumerate(_objects(found, field))
+    ]
+    return chat_messages([message for each in made for message in each], notes, field=field)
+
+
+def _objects(found: list[Any], field: str) -> list[dict[str, Any]]:
     for index, message in enumerate(found):
-        if isinstance(message, dict) and isinstance(message.get("parts"), list):
-            out.extend(_from_parts(message, notes, f"{field}[{index}]"))
-        else:
-            out.extend(chat_messages([_plain(message)], notes, field=f"{field}[{index}]"))
-    return out
+        if not isinstance(message, dict):
+            raise LineError("a message is an object", field=f"{field}[{index}]")
+    return found
 
 
-def _plain(message: Any) -> Any:
+def _plain(message: dict[str, Any]) -> Message:
     """Only what a request has of a message; instrumentations add finish_reason and the like."""
-    if not isinstance(message, dict):
-        return message
     return {name: value for name, value in message.items() if name not in ("finish_reason", "index")}
 
 
@@ -117,6 +120,8 @@ def _from_parts(message: dict[str, Any], notes: Counter[str], where: str) -> lis
     reasoning: list[str] = []
     calls: list[dict[str, Any]] = []
     results: list[Message] = []
+    if not isinstance(message["parts"], list):
+        raise LineError("expected an array", field=f"{where}.parts")
     for number, part in enumerate(message["parts"]):
         if not isinstance(part, dict):
             raise LineError("a part is an object", field=f"{where}.parts[{number}]")
