@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Kvbench
+
+from kvbench.cli.main import main
 
 TEXTS = [
     {"kvbench_trace": 1, "name": "texts"},
@@ -92,14 +95,23 @@ def test_what_was_read_and_what_was_written_are_both_told(kvbench: Kvbench, tmp_
     ],
 )
 def test_what_goes_against_the_trace_is_refused_and_leaves_no_file(
-    arguments: tuple[str, ...], said: str, kvbench: Kvbench, tmp_path: Path, texts: Path
+    arguments: tuple[str, ...],
+    said: str,
+    tmp_path: Path,
+    texts: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "key").write_bytes(b"0123456789abcdef")
     (tmp_path / "short").write_bytes(b"abc")
     (tmp_path / "rows.jsonl").write_text('{"timestamp": 0, "input_length": 5, "hash_ids": [1]}\n')
     before = {path.name for path in tmp_path.iterdir()}
-    done = kvbench("trace", "convert", *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
-    assert "  next: " in done.stderr
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["kvbench", "trace", "convert", *arguments])
+    with pytest.raises(SystemExit) as left:
+        main()
+    shown = capsys.readouterr()
+    assert (left.value.code, shown.out) == (2, "")
+    assert said in shown.err
+    assert "  next: " in shown.err
     assert {path.name for path in tmp_path.iterdir()} == before
