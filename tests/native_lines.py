@@ -59,3 +59,25 @@ def same_sharing(a: Sequence[int], b: Sequence[int]) -> bool:
     return len(a) == len(b) and all(
         one.setdefault(x, y) == y and other.setdefault(y, x) == x for x, y in zip(a, b, strict=True)
     )
+
+
+def starts_s(turns: dict[Key, dict[str, Any]]) -> dict[Key, float]:
+    """When each turn starts, straight from the format's rules."""
+    last = {name: max(turn for session, turn in turns if session == name) for name, _ in turns}
+    starts: dict[Key, float] = {}
+
+    def end_s(key: Key) -> float:
+        return start_s(key) + (turns[key].get("recorded") or {}).get("e2e_s", 0.0)
+
+    def start_s(key: Key) -> float:
+        if key not in starts:
+            line = turns[key]
+            waits = [(name, last[name]) for name in line.get("after", ())]
+            if key[1]:
+                waits.append((key[0], key[1] - 1))
+            elif "parent" in line:
+                waits.append((line["parent"]["session_id"], line["parent"]["turn"]))
+            starts[key] = max(map(end_s, waits), default=line.get("start_s", 0.0)) + line.get("delay_s", 0.0)
+        return starts[key]
+
+    return {key: start_s(key) for key in turns}

@@ -119,7 +119,7 @@ def test_a_published_trace_is_described_with_how_it_was_read(tmp_path: Path) -> 
     path = weka(tmp_path)
     result = CliRunner().invoke(app, ["info", str(path)])
     assert result.exit_code == 0
-    assert "sessions   2: 1 roots, 1 sub-agents, depth 2" in result.stdout
+    assert "sessions   2: 1 root, 1 sub-agent, depth 2" in result.stdout
     assert "import     weka: 1 trace; 2 sessions (1 sub-agent among them), 3 turns" in result.stdout
     assert "import     times inside sub-agents: relative in 1" in result.stdout
     assert "import     requests without output tokens: 1" in result.stdout

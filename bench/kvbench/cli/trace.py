@@ -137,17 +137,19 @@ def _print_stats(stats: TraceStats, doubts: int, trace: str) -> None:
     total = stats.input_tokens if exact else stats.input_tokens_estimated
     longest = stats.longest_context_tokens if exact else stats.longest_context_tokens_estimated
     pause = stats.pause_s
+    trees = f"{_count(stats.roots, 'root')}, {_count(stats.sub_agents, 'sub-agent')}, depth {stats.depth}"
+    joins = f"{stats.joins:,} {'waits' if stats.joins == 1 else 'wait'} for sub-agents"
     rows = [
         ("trace", f"{stats.name}, {stats.size_bytes:,} bytes, sha256 {stats.sha256[:12]}"),
-        ("sessions", f"{stats.sessions}: {stats.roots} roots, {stats.sub_agents} sub-agents, depth {stats.depth}"),
-        ("turns", f"{stats.turns}, of which {stats.joins} wait for sub-agents"),
+        ("sessions", f"{stats.sessions:,}: {trees}"),
+        ("turns", f"{stats.turns:,}, of which {joins}"),
         ("input", f"{total:,} tokens over all turns, longest context {longest:,}" + ("" if exact else f" ({about})")),
         ("output", _output(stats)),
         ("pauses", "none" if not pause.n else f"p50 {pause.p50:.1f} s   p95 {pause.p95:.1f} s   max {pause.max:.1f} s"),
         ("span", f"{_duration(stats.span_s)} of trace time to the start of the last turn"),
     ]
     for prompt in stats.shared_prompts:
-        text = f"{prompt.name}: {_count(prompt.sessions, 'session')}, {prompt.tools} tools, "
+        text = f"{prompt.name}: {_count(prompt.sessions, 'session')}, {_count(prompt.tools, 'tool')}, "
         rows.append(("shared", f"{text}about {prompt.tokens_estimated:,} tokens (estimated)"))
     if stats.models:
         rows.append(("models", ", ".join(stats.models)))
@@ -161,7 +163,7 @@ def _output(stats: TraceStats) -> str:
     if stats.output_tokens is None:
         return "lengths not given: left to the model"
     without = stats.turns_without_output_tokens
-    return f"{stats.output_tokens:,} tokens" + (f", {without} turns without a length" if without else "")
+    return f"{stats.output_tokens:,} tokens" + (f", {_count(without, 'turn')} without a length" if without else "")
 
 
 def _duration(seconds: float) -> str:

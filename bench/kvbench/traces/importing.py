@@ -22,7 +22,7 @@ from kvbench.traces.lines import LineError
 from kvbench.traces.native import TraceFile, Validation, open_trace, validate_trace, validation
 from kvbench.traces.problems import ProblemLog
 
-_COMMON_NOTES = {
+COMMON_NOTES = {
     "surrogates": "halves of surrogate pairs replaced by U+FFFD: {n}",
     "renamed": "sessions whose name was taken: {n} (each got another)",
     "zero_output": "requests without output tokens: {n} (each asks for 1, the least an endpoint can give)",
@@ -138,7 +138,7 @@ class _Source:
         done, sink = self._import, self.sink
         notes = {code: n for code, n in sorted(sink.notes.items()) if n}
         dropped = {code: n for code, n in sorted(sink.dropped.items()) if n}
-        said = _COMMON_NOTES | self.format.notes
+        said = COMMON_NOTES | self.format.notes
         return ImportReport(
             format=self.format.name,
             files=len(self.files),

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
-from tests.native_lines import hits, objects, same_sharing, turns, whole
+import pytest
+from hypothesis import given, settings
+from tests.native_lines import hits, objects, same_sharing, starts_s, turns, whole
+from tests.native_trees import trees
 from tests.public_traces import data
+
+from kvbench.traces.importing import open_workload
+from kvbench.traces.writers.convert import Conversion
 
 
 def test_rows_worked_out_by_hand(write: Any, convert: Any) -> None:
@@ -121,3 +128,30 @@ def test_rows_of_one_moment_keep_the_files_order(write: Any, convert: Any, tmp_p
     assert [row["input_length"] for row in objects(made)] == [2, 3, 1, 3]
     assert [row["hash_ids"] for row in objects(made)] == [[0], [1], [2], [3]]
     assert report.lost == {"session_names": 4}
+
+
+@settings(max_examples=60, deadline=None)
+@given(lines=trees())
+def test_rows_are_dated_and_paused_by_the_formats_rules(
+    lines: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    source, made = (tmp_path_factory.mktemp("t") / name for name in ("source.jsonl", "made.jsonl"))
+    head = {"kvbench_trace": 1, "name": "t", "block_size": 4}
+    source.write_text("".join(json.dumps(line) + "\n" for line in (head, *lines)))
+    with open_workload(source) as trace, made.open("wb") as out:
+        Conversion(trace, "mooncake").write(out)
+    fields = {key: line.fields for key, line in turns(source).items()}
+    starts = starts_s(fields)
+    rows = objects(made)
+    assert [row["timestamp"] for row in rows] == sorted(start_s * 1000 for start_s in starts.values())
+    several = len({name for name, _ in fields}) < len(fields)
+    assert all(("session_id" in row) == several for row in rows)
+    seen: dict[str, int] = {}
+    for row in rows if several else ():
+        name = row["session_id"]
+        key = (name, seen.get(name, 0))
+        seen[name] = key[1] + 1
+        assert row["timestamp"] == starts[key] * 1000
+        before = (name, key[1] - 1)
+        ended_s = starts[before] + fields[before].get("recorded", {}).get("e2e_s", 0.0) if key[1] else None
+        assert row.get("delay") == (None if ended_s is None else (starts[key] - ended_s) * 1000)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from tests.native_lines import objects, same_sharing, turns
+from tests.native_lines import objects, same_sharing, starts_s, turns
+from tests.native_trees import trees
 from tests.public_traces import data
 
 from kvbench.errors import InputError
@@ -179,41 +179,6 @@ def test_an_answer_of_unknown_length_is_refused_with_its_line(write: Any, conver
         convert(source, "weka")
 
 
-SECONDS = st.integers(0, 40).map(lambda quarters: quarters / 4)
-
-
-@st.composite
-def trees(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """A root with sub-agents two levels deep, joined by a later turn of their parent, or not."""
-    lines: list[dict[str, Any]] = []
-    names: list[str] = []
-
-    def session(name: str, first: dict[str, Any], depth: int) -> None:
-        names.append(name)
-        count = draw(st.integers(1, 4))
-        own: list[dict[str, Any]] = []
-        for turn in range(count):
-            line = {"session_id": name, "turn": turn, "input_tokens": 4, "output_tokens": 1, "hash_ids": [len(lines)]}
-            if turn:
-                line["delay_s"] = draw(SECONDS)
-            if draw(st.booleans()):
-                line["recorded"] = {"e2e_s": draw(SECONDS)}
-            own.append(line | (first if not turn else {}))
-        lines.extend(own)
-        if depth == 2:
-            return
-        for number in range(draw(st.integers(0, 2))):
-            called = draw(st.integers(0, count - 1))
-            child = f"{name}.{number}"
-            parent = {"parent": {"session_id": name, "turn": called}, "delay_s": draw(SECONDS)}
-            if called + 1 < count and draw(st.booleans()):
-                own[draw(st.integers(called + 1, count - 1))].setdefault("after", []).append(child)
-            session(child, parent, depth + 1)
-
-    session("r", {}, 0)
-    return lines
-
-
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=trees())
 def test_times_come_back_whatever_the_tree_and_what_is_read_otherwise_is_counted(
@@ -239,25 +204,3 @@ def test_times_come_back_whatever_the_tree_and_what_is_read_otherwise_is_counted
     assert report.lost.get("joins", 0) == len(joins[0] - joins[1])
     assert report.notes.get("joins_seen", 0) == len(joins[1] - joins[0])
     assert report.notes.get("callers", 0) == sum(callers[0][name] != callers[1][name] for name in callers[0])
-
-
-def starts_s(turns: dict[tuple[str, int], dict[str, Any]]) -> dict[tuple[str, int], float]:
-    """When each turn starts, straight from the format's rules."""
-    last = {name: max(turn for session, turn in turns if session == name) for name, _ in turns}
-    starts: dict[tuple[str, int], float] = {}
-
-    def end_s(key: tuple[str, int]) -> float:
-        return start_s(key) + (turns[key].get("recorded") or {}).get("e2e_s", 0.0)
-
-    def start_s(key: tuple[str, int]) -> float:
-        if key not in starts:
-            line = turns[key]
-            waits = [(name, last[name]) for name in line.get("after", ())]
-            if key[1]:
-                waits.append((key[0], key[1] - 1))
-            elif "parent" in line:
-                waits.append((line["parent"]["session_id"], line["parent"]["turn"]))
-            starts[key] = max(map(end_s, waits), default=line.get("start_s", 0.0)) + line.get("delay_s", 0.0)
-        return starts[key]
-
-    return {key: start_s(key) for key in turns}
