@@ -12,10 +12,13 @@ from kvbench.traces.formats.claude_code import CLAUDE_CODE
 from kvbench.traces.formats.codex import CODEX
 from kvbench.traces.formats.codex_exec import CODEX_EXEC
 from kvbench.traces.formats.litellm import LITELLM
+from kvbench.traces.formats.mini_swe_agent import MINI_SWE_AGENT
 from kvbench.traces.formats.mooncake import MOONCAKE
 from kvbench.traces.formats.native import NATIVE
+from kvbench.traces.formats.openhands import OPENHANDS
 from kvbench.traces.formats.otel import OTEL
 from kvbench.traces.formats.request_log import REQUEST_LOG
+from kvbench.traces.formats.swe_agent import SWE_AGENT
 from kvbench.traces.formats.weka import WEKA
 
 FORMATS: tuple[Format, ...] = (
@@ -23,6 +26,9 @@ FORMATS: tuple[Format, ...] = (
     CLAUDE_CODE,
     CODEX,
     CODEX_EXEC,
+    OPENHANDS,
+    SWE_AGENT,
+    MINI_SWE_AGENT,
     WEKA,
     OTEL,
     BAILIAN,

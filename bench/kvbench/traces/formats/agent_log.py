@@ -30,6 +30,7 @@ NOTES = {
     "(they replace it)",
     "clipped_pauses": "calls that began before the one they follow had ended: {n} (they follow without a pause)",
     "no_time": "calls without a time: {n} (they follow at once)",
+    "pauses_with_answer": "pauses that hold the answer's own time too: {n} (the log does not say how long it took)",
     "no_new_message": "calls with nothing new after the answer before them: {n} (their prompt ends with that answer)",
     "placeholder_output": "answers whose logged length is a placeholder from the stream's start: {n} (their length is "
     "estimated from their text instead, at 4 characters a token)",
@@ -62,6 +63,8 @@ class Step(msgspec.Struct, kw_only=True):
     output_tokens: int | None = None
     cached_tokens: int | None = None
     usage: dict[str, Any] | None = None
+    pause_s: float | None = None
+    """The pause before it, where the log has that and no times."""
     streamed_to_end: bool = True
     """Whether the log says that the answer was logged after its end."""
     waits: list[tuple[str, float]] = []
@@ -164,14 +167,14 @@ class AgentLog:
                 )
             )
             before, model, tools = step, step.model or model, step.tools
-            notes["no_time"] += step.start_s is None
+            notes["no_time"] += step.start_s is None and step.pause_s is None
         self._sink.sub_agents += called is not None
 
     def finish(self, missing: str) -> None:
         """Compare what the log says the prompts' lengths were to what its text comes to; `missing`: what it lacks."""
         if not self._compared:
             self._import.facts["lengths"] = (
-                f"not in the source; what the prompts had besides its text ({missing}) neither"
+                f"not in the source, and neither is what prompts had besides this text: {missing}"
             )
             return
         text = self._text_chars // CHARS_PER_TOKEN
@@ -201,9 +204,14 @@ class AgentLog:
         return round(min(max(step.start_s - self.base_s, 0.0), MAX_TIME_S), 6)
 
     def _pause_s(self, step: Step, before: Step | None) -> float:
+        if step.pause_s is not None:
+            return step.pause_s
         ends = [end for _, end in step.waits]
         if before is not None and before.end_s is not None:
             ends.append(before.end_s)
+        elif before is not None and before.start_s is not None and step.start_s is not None:
+            self._sink.notes["pauses_with_answer"] += 1
+            ends.append(before.start_s)
         if step.start_s is None or not ends:
             return 0.0
         pause_s = step.start_s - max(ends)
