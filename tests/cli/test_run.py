@@ -473,12 +473,14 @@ def test_models_of_the_trace_are_mapped(kvbench: Kvbench, tmp_path: Path, sim: S
     served = served_model(sim)
     done = kvbench(*common, "--model-map", f"big-0={served}")
     assert done.returncode == 2
-    assert "the trace names the model 'big-1', which the endpoint does not serve" in done.stderr
+    assert f"{path}:2: names the model 'big-1', which the endpoint does not serve" in done.stderr
     assert "--model-map big-1=M" in done.stderr
+    assert not (tmp_path / "runs").exists(), "found before the first turn, whatever turn it is that names it"
     done = kvbench(*common, "--model-map", f"big-0={served}", "--model-map", f"big-1={served}")
     assert done.returncode == 0, done.stderr
     for pairs, message in (
         (["big-0"], "--model-map big-0: must be A=B"),
+        (["bigg-0=a"], "no turn of the trace names the model 'bigg-0'\n  next: it names big-0, big-1"),
         (["a=b", "a=c"], "--model-map gives a twice: b and c"),
     ):
         done = kvbench(*common, *(word for pair in pairs for word in ("--model-map", pair)))

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import tracemalloc
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -220,6 +221,37 @@ def test_a_torn_packed_file_is_named(tmp_path: Path, pack: Callable[[bytes], byt
     whole = pack("".join(json.dumps({**ROW, "timestamp": i}) + "\n" for i in range(9999)).encode())
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(InputError, match=r"w\.packed.*(cannot be decompressed|ends inside its JSON)"):
+        open_workload(path)
+
+
+def frames(*parts: bytes) -> bytes:
+    return b"".join(map(zstandard.ZstdCompressor().compress, parts))
+
+
+@pytest.mark.parametrize("format", ["gzip", "zstd"])
+def test_a_packed_file_cut_between_two_lines_is_not_taken_for_the_whole(tmp_path: Path, format: str) -> None:
+    """Everything up to the cut can be unpacked, and ends with a whole line."""
+    lines = [json.dumps({**ROW, "timestamp": i}).encode() + b"\n" for i in range(50)]
+    packer: Any = zstandard.ZstdCompressor().compressobj() if format == "zstd" else zlib.compressobj(wbits=31)
+    flush = zstandard.COMPRESSOBJ_FLUSH_BLOCK if format == "zstd" else zlib.Z_SYNC_FLUSH
+    path = tmp_path / "w.packed"
+    path.write_bytes(packer.compress(b"".join(lines)) + packer.flush(flush))
+    with pytest.raises(InputError, match=r"w\.packed.*cannot be decompressed.*end"):
+        open_workload(path)
+
+
+def test_frames_of_zstd_one_after_the_other_are_one_file(tmp_path: Path) -> None:
+    """As cat a.zst b.zst makes them, and with a frame that is to be skipped."""
+    lines = [json.dumps({**ROW, "timestamp": i}).encode() + b"\n" for i in range(50)]
+    path = tmp_path / "w.zst"
+    skipped = b"\x50\x2a\x4d\x18\x04\x00\x00\x00abcd"
+    whole = frames(b"".join(lines[:20]), b"") + skipped + frames(b"".join(lines[20:]))
+    path.write_bytes(whole)
+    with open_workload(path) as opened:
+        assert opened.turn_count == 50
+        assert opened.sha256 == hashlib.sha256(b"".join(lines)).hexdigest()
+    path.write_bytes(whole[:-1])
+    with pytest.raises(InputError, match="ends inside a zstd frame"):
         open_workload(path)
 
 

@@ -105,6 +105,16 @@ def test_ids_of_different_traces_never_meet_and_those_of_one_still_do(tmp_path: 
     assert ids_of(shared["x"]) == ids_of(shared["y"]) == [[1, 2]]
 
 
+def test_ids_of_the_file_and_of_a_trace_alone_may_stand_in_one_file(tmp_path: Path) -> None:
+    """x and z have the file's ids, y between them its own."""
+    scopes = {"x": "global", "y": "local", "z": "global"}
+    found = sessions_of(
+        write(tmp_path, *(trace(request(0.0, [1, 2]), id=name, hash_id_scope=scope) for name, scope in scopes.items()))
+    )
+    assert ids_of(found["x"]) == ids_of(found["z"]) == [[1, 2]]
+    assert ids_of(found["y"]) == [[3, 4]]
+
+
 def test_think_time_behind_a_request_without_an_end_is_not_a_pause(tmp_path: Path) -> None:
     """It then counts from the last end that was recorded, at 2 s: 12 s and 19 s, where 5 s and 7 s passed."""
     path = write(
@@ -344,6 +354,7 @@ def test_names_that_are_taken_get_a_number(tmp_path: Path) -> None:
         ({"out": None}, "requests[1].out", "missing"),
         ({"out": -3}, "requests[1].out", "expected int >= 0"),
         ({"t": -1.0}, "requests[1].t", "expected float >= 0"),
+        ({"think_time": 1e300}, "requests[1].think_time", "expected float <= 1000000000"),
         ({"t": "soon"}, "requests[1].t", "expected float, got str"),
         ({"type": "x"}, "requests[1].type", 'unknown type "x"; n, s or subagent'),
         ({"requests": [{"t": 0, "type": "n"}]}, "requests[1].requests", "only a sub-agent has requests"),

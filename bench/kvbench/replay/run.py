@@ -81,6 +81,7 @@ async def replay(plan: Plan, watcher: Watcher) -> Path:
     try:
         info = await endpoint.discover(plan.model)
         thinks = thinking(plan.trace, info, plan.settings)
+        _sender(plan, endpoint, info, thinks).check_models(plan.trace)
         choice = Choice(tokenizer=plan.profile.tokenizer, prompts=plan.profile.hash_prompts)
         hashed, doubts = await hash_prompts(plan.trace, endpoint, choice, live=plan.settings.history == "live")
         with _writer(plan, info, thinks) as writer:
@@ -88,6 +89,10 @@ async def replay(plan: Plan, watcher: Watcher) -> Path:
             return writer.dir
     finally:
         await endpoint.aclose()
+
+
+def _sender(plan: Plan, endpoint: Endpoint, info: EndpointInfo, thinks: bool | None) -> EndpointSender:
+    return EndpointSender(endpoint, info, plan.settings, plan.model, thinks, plan.model_map)
 
 
 def _raise_open_files() -> None:
@@ -180,8 +185,7 @@ class _Replay:
                 self.writer.update(self._final_info(status, failure, began_ns, health))
 
     def _sender(self) -> EndpointSender:
-        plan = self.plan
-        return EndpointSender(self.endpoint, self.info, plan.settings, plan.model, self.thinks, plan.model_map)
+        return _sender(self.plan, self.endpoint, self.info, self.thinks)
 
     # ------------------------------------------------------------------------------------------------ measuring
 

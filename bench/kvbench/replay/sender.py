@@ -7,7 +7,7 @@ from typing import Any
 
 from kvbench.endpoints.client import Endpoint
 from kvbench.endpoints.discovery import EndpointInfo
-from kvbench.errors import ConfigError
+from kvbench.errors import ConfigError, InputError
 from kvbench.model import Record, Request
 from kvbench.replay.prompts import Prompt
 from kvbench.replay.settings import RunSettings
@@ -63,15 +63,35 @@ class EndpointSender:
         """--model wins over the trace, the trace over the profile; --model-map replaces some of the trace's names."""
         if self._model is not None or prompt.model is None:
             return self._info.model
-        model = self._model_map.get(prompt.model, prompt.model)
-        if self._info.models and model not in self._info.models:
-            mapped = "" if model == prompt.model else f" (from {prompt.model!r} by --model-map)"
-            raise ConfigError(
-                f"the trace names the model {model!r}{mapped}, which the endpoint does not serve; "
+        return self._model_map.get(prompt.model, prompt.model)
+
+    def check_models(self, trace: TraceFile) -> None:
+        """Before the first turn: a model that is not there would end the run at the turn that names it.
+
+        InputError for a model of the trace that the endpoint does not serve, ConfigError for a mapped name that the
+        trace does not have.
+        """
+        named = trace.models
+        for name in self._model_map:
+            if name not in named:
+                raise ConfigError(
+                    f"--model-map {name}={self._model_map[name]}: no turn of the trace names the model {name!r}",
+                    hint=f"it names {', '.join(named)}" if named else "it names none: use --model M",
+                )
+        if self._model is not None or not self._info.models:
+            return
+        for name, line in named.items():
+            model = self._model_map.get(name, name)
+            if model in self._info.models:
+                continue
+            mapped = "" if model == name else f" (from {name!r} by --model-map)"
+            raise InputError(
+                f"names the model {model!r}{mapped}, which the endpoint does not serve; "
                 f"it serves {', '.join(self._info.models)}",
-                hint=f"add --model M to replay every turn on M, or --model-map {prompt.model}=M for these",
+                path=trace.path,
+                line=line or None,
+                hint=f"add --model M to replay every turn on M, or --model-map {name}=M for these",
             )
-        return model
 
     async def send(self, request: Request) -> Record:
         return await self._endpoint.send(request)

@@ -56,6 +56,8 @@ class TraceIndex:
         self.line_count = 0
         self.turn_count = 0
         self.has_hash_ids = False
+        self.models: dict[str, int] = {}
+        """The line that first names each model."""
         self.repairs = Repairs()
         self.root_ids: list[str] = []
         self.start_s = array("d")
@@ -93,6 +95,8 @@ def index_trace(stream: BinaryIO, path: Path, log: ProblemLog) -> TraceIndex:
         session = sessions.add_turn(item, log)
         while len(blocks) < len(sessions.names):
             blocks.append(0)
+        if item.model is not None:
+            index.models.setdefault(item.model, number)
         _check_turn(item, session, index, sessions, blocks, log)
         tools.check(session, item, log)
         if item.extra:

@@ -120,6 +120,12 @@ class TraceFile:
         return self._index.has_hash_ids
 
     @property
+    def models(self) -> dict[str, int]:
+        """Every model that the turns name, and the line (of the source) that first does."""
+        lines = self._source_lines
+        return {name: number if lines is None else lines[number - 1] for name, number in self._index.models.items()}
+
+    @property
     def tree_entries(self) -> TreeEntries:
         return TreeEntries(self._index)
 

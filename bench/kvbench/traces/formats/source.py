@@ -14,12 +14,15 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 import msgspec
 
 from kvbench.errors import InputError
 from kvbench.traces.native import open_file
+
+if TYPE_CHECKING:
+    from zstandard import ZstdDecompressionObj
 
 MAX_OBJECT_BYTES = 512 * 2**20
 """One object, or line, is held in memory whole; decoded it takes several times its text."""
@@ -72,10 +75,7 @@ class SourceFile:
         if start.startswith(_GZIP):
             return cast(BinaryIO, _Both(gzip.GzipFile(fileobj=stream), stream))
         if start.startswith(_ZSTD):
-            import zstandard
-
-            reader = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
-            return cast(BinaryIO, _Both(cast(io.BufferedIOBase, reader), stream))
+            return cast(BinaryIO, _Both(cast(io.BufferedIOBase, _Zstd(stream)), stream))
         return stream
 
     def head(self) -> Head:
@@ -247,6 +247,42 @@ class _Both(io.BufferedReader):
     def close(self) -> None:
         super().close()
         self._under.close()
+
+
+class _Zstd(io.RawIOBase):
+    """Decompresses frames, and raises EOFError where the last one is cut off: the library's own reader takes that for
+    the end of the file."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._frame = self._new_frame()
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            raw = self._frame.unused_data if self._frame.eof else b""
+            # 4 bytes may stand for a block of 128 KiB: little at a time, so that a bomb is met line by line
+            raw = raw or self._stream.read(1024)
+            if self._frame.eof:
+                if not raw:
+                    return 0
+                self._frame = self._new_frame()
+            elif not raw:
+                raise EOFError("the file ends inside a zstd frame")
+            self._ready = memoryview(self._frame.decompress(raw))
+        count = min(len(self._ready), len(buffer))
+        buffer[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count
+
+    @staticmethod
+    def _new_frame() -> ZstdDecompressionObj:
+        import zstandard
+
+        return zstandard.ZstdDecompressor().decompressobj(write_size=1 << 16)
 
 
 class _Tee(io.RawIOBase):

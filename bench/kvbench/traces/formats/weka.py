@@ -41,7 +41,8 @@ class WekaConverter:
         self._marker: Counter[str] = Counter()
         self._sink = target.sink
         self._asked = target.options.nested_t
-        self._ids: dict[int, int] = {}
+        self._global_ids: dict[int, int] = {}
+        self._ids = self._global_ids
         self._next_id = 1
 
     def file(self, file: SourceFile) -> None:
@@ -80,8 +81,7 @@ class WekaConverter:
             )
         if trace.hash_id_scope not in ("local", "global"):
             raise LineError(f'unknown scope "{trace.hash_id_scope}"; local or global', field="hash_id_scope")
-        if trace.hash_id_scope == "local":
-            self._ids = {}
+        self._ids = {} if trace.hash_id_scope == "local" else self._global_ids
         notes: Counter[str] = Counter()
         reading, marker, agent_count = self._readings(trace, notes)
         doubts = totals_doubts(trace)

@@ -30,7 +30,7 @@ class Entry(msgspec.Struct, rename={"input": "in"}, omit_defaults=True):
     out: _Count | None = None
     hash_ids: list[int] | None = None
     api_time: _Time | None = None
-    think_time: float | None = None
+    think_time: Annotated[float, Meta(ge=-1e9, le=1e9)] | None = None
     ttft: _Time | None = None
     stop: str | None = None
     input_types: list[str] | None = None
