@@ -10,8 +10,12 @@ import pytest
 from kvbench.traces.formats import FORMAT_NAMES
 from kvbench.traces.importing import open_workload, sniff
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "formats-logs.md").read_text()
-SECTIONS = {section.partition("\n")[0]: section for section in re.split(r"^## ", DOCUMENT, flags=re.MULTILINE)[1:]}
+DOCS = Path(__file__).parents[2] / "docs"
+SECTIONS = {
+    section.partition("\n")[0]: section
+    for name in ("formats.md", "formats-logs.md")
+    for section in re.split(r"^## ", (DOCS / name).read_text(), flags=re.MULTILINE)[1:]
+}
 
 
 @pytest.mark.parametrize("name", SECTIONS)
