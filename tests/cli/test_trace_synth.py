@@ -52,3 +52,38 @@ def test_a_wrong_recipe_leaves_no_file(kvbench: Kvbench, tmp_path: Path) -> None
     assert done.returncode == 2
     assert done.stderr.splitlines()[0] == "kvbench: wrong.toml:2: sead: unknown field"
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_trace_like_the_bundled_one(kvbench: Kvbench, tmp_path: Path) -> None:
+    done = kvbench("trace", "synth", "--like", "agent-trace", "-o", "like.jsonl", "--recipe", "like.toml", "--json")
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    assert shown["source"] == "like agent-demo: 13 trees, 18 sessions, 215 turns"
+    assert (shown["made"]["trees"], shown["likeness"]["block_size"]) == (13, 64)
+    turns = next(d for d in shown["likeness"]["distances"] if d["quantity"] == "root turns")
+    assert (turns["source_n"], turns["result_n"], turns["source_median"]) == (13, 13, 16)
+    assert "valid, " in kvbench("trace", "validate", "like.jsonl").stdout
+    again = kvbench("trace", "synth", "like.toml", "--seed", 0)
+    made = (tmp_path / "like.jsonl").read_text()
+    assert again.stdout.splitlines()[1:] == made.splitlines()[1:]
+
+
+def test_how_like_it_is_stands_in_a_table(kvbench: Kvbench, tmp_path: Path) -> None:
+    done = kvbench("trace", "synth", "--like", "agent-trace", "--sessions", 5, "--block-size", 16)
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) > 40
+    said = done.stderr.splitlines()
+    assert said[:2] == [
+        "source     agent-demo: 13 trees, 18 sessions, 215 turns",
+        "blocks     of 16 tokens: estimated at 4 characters a token, without the chat template",
+    ]
+    assert said[3].startswith("ceiling    source 9")
+    rows = {row[:38].strip(): row[38:].split() for row in said if "," in row or "turns" in row}
+    assert rows["root turns"][:2] == ["13", "5"]
+
+
+def test_either_a_recipe_or_a_trace(kvbench: Kvbench, tmp_path: Path) -> None:
+    for arguments in ([], ["research", "--like", "agent-trace"], ["research", "--recipe", "x.toml"]):
+        done = kvbench("trace", "synth", *arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+    assert "next: bundled recipes: cache-hostile, coding-agent," in kvbench("trace", "synth").stderr

@@ -246,8 +246,8 @@ def test_cuts_and_sub_agents(tmp_path: Path) -> None:
     text = (
         BLOCKS
         + """
-[root.cut]
-chance = [{ from_turn = 1, values = [0] }, { from_turn = 2, values = [1] }]
+[[root.cuts]]
+chance = [{ from_tokens = 50, chance = 1 }]
 begins = [{ with = "previous", dropped_blocks = 3, new_tokens = 4 }]
 [root.spawn]
 chance = [{ values = [1] }, { from_turn = 1, values = [0] }]

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from kvbench.model import Session, Tree, Turn, TurnRef
 from kvbench.traces.synth.dice import Dice, drawn, drawn_whole, of_turn
-from kvbench.traces.synth.fields import Begin, BlocksRecipe, Kind
+from kvbench.traces.synth.fields import Begin, BlocksRecipe, Cut, Kind
 from kvbench.traces.synth.names import letters
 
 _MS = 3
@@ -42,15 +42,20 @@ def _stratified(seed: str, count: int) -> Sequence[float]:
 
 
 class _Sent:
-    """The longest prompt that a session has sent, in whole blocks."""
+    """The longest prompt that a session has sent, and its first one, in whole blocks. call: what turn called it."""
 
-    __slots__ = ("ids", "tree")
+    __slots__ = ("_none", "call", "first", "ids", "tree")
 
-    def __init__(self, tree: int) -> None:
+    def __init__(self, tree: int, call: TurnRef | None) -> None:
         self.tree = tree
+        self.call = call
+        self.first: _Ids = array("q")
         self.ids: _Ids = array("q")
+        self._none = True
 
     def add(self, ids: _Ids) -> None:
+        if self._none:
+            self.first, self._none = ids, False
         if len(ids) >= len(self.ids):
             self.ids = ids
 
@@ -86,21 +91,22 @@ class _Source:
             count -= 1
         return count
 
-    def donor(self, kind: str, tree: int, lag: int, blocks: int | None) -> _Ids:
-        """The prompt of the `lag`-th last session of other trees; if it is too short, the nearest that is not."""
+    def donor(self, kind: str, tree: int, lag: int, blocks: int) -> _Ids | None:
+        """The prompt of the `lag`-th last session of other trees, or of the nearest that has as many blocks, if any.
+
+        First prompts are preferred: a later one may be sent after the session that is to begin with it.
+        """
         group, count = self._sessions[kind], self.others(kind, tree)
         wanted = max(0, count - max(lag, 1))
-        best = group[wanted].ids
-        for distance in range(count if blocks is not None else 0):
+        later: _Ids | None = None
+        for distance in range(count):
             for at in (wanted - distance, wanted + distance):
-                if not 0 <= at < count:
-                    continue
-                ids = group[at].ids
-                if len(ids) >= (blocks or 0):
-                    return ids
-                if len(ids) > len(best):
-                    best = ids
-        return best
+                if 0 <= at < count:
+                    if len(group[at].first) >= blocks:
+                        return group[at].first
+                    if later is None and len(group[at].ids) >= blocks:
+                        later = group[at].ids
+        return later
 
 
 class _Prompt:
@@ -142,7 +148,7 @@ class _Tree:
     ) -> None:
         recipe, dice = self._recipe, self._dice
         count = max(1, drawn_whole(kind.turns, ranks[0]))
-        sent = _Sent(self._number)
+        sent = _Sent(self._number, first.get("parent"))
         prompt = self._begun(kind.begins, ranks[1], ranks[2], None, sent, parent)
         growth, output, pause = dice.rank(), dice.rank(), dice.rank()
         turns: list[Turn] = []
@@ -155,8 +161,8 @@ class _Tree:
                 pause = self._next_rank(pause, kind.keep.pause)
                 output = self._next_rank(output, kind.keep.output)
                 fields["delay_s"] = round(drawn(of_turn(kind.pause_s, number), pause), _MS)
-                cut = kind.cut
-                if cut is not None and dice.chance(drawn(of_turn(cut.chance, number), 0.5)):
+                cut = next((cut for cut in kind.cuts if dice.chance(_chance(cut, before.tokens))), None)
+                if cut is not None:
                     prompt = self._begun(cut.begins, dice.rank(), dice.rank(), before, sent, parent)
                 else:
                     prompt = self._grown(before, drawn_whole(of_turn(kind.growth_tokens, number), growth))
@@ -252,17 +258,24 @@ class _Tree:
                 shared = self._longest_sibling(own)
             case "root" | "sub_agent" if self._source.others(begin.with_, self._number):
                 lag = drawn_whole(begin.lag, dice.rank())
-                shared = self._source.donor(begin.with_, self._number, lag, blocks)
+                donor = self._source.donor(begin.with_, self._number, lag, blocks or 0)
+                # The first one of its length has nobody to share it with, and is as long.
+                shared = self._source.new_ids(blocks or 0) if donor is None else donor
         if blocks is not None:
             shared = shared[:blocks]
-        new_tokens = drawn_whole(begin.new_tokens, length_rank)
+        held = len(shared) * self._recipe.block_size
+        if begin.length_share is not None and before is not None:
+            new_tokens = max(0, round(before.tokens * drawn(begin.length_share, length_rank)) - held)
+        else:
+            new_tokens = drawn_whole(begin.new_tokens or 0.0, length_rank)
         if before is None and self._recipe.max_input_tokens is not None:
-            room = self._recipe.max_input_tokens - len(shared) * self._recipe.block_size
-            new_tokens = min(new_tokens, max(0, room))
+            new_tokens = min(new_tokens, max(0, self._recipe.max_input_tokens - held))
         return self._prompt(shared, new_tokens)
 
     def _longest_sibling(self, own: _Sent) -> _Ids:
-        return max((sent.ids for sent in self._sub_agents if sent is not own), key=len, default=array("q"))
+        """Of those that were called together with this session only the first prompts: the others come later."""
+        prompts = (sent.first if sent.call == own.call else sent.ids for sent in self._sub_agents if sent is not own)
+        return max(prompts, key=len, default=array("q"))
 
     def _prompt_name(self, begin: Begin) -> str:
         prompts = self._recipe.prompts
@@ -284,6 +297,10 @@ class _Tree:
             case "root" | "sub_agent":
                 return self._source.others(begin.with_, self._number) > 0
         return True
+
+
+def _chance(cut: Cut, tokens: int) -> float:
+    return next((step.chance for step in reversed(cut.chance) if step.from_tokens <= tokens), 0.0)
 
 
 def _weighted(weights: Sequence[float], rank: float) -> int:

@@ -166,11 +166,12 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Begin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a prompt begins with, and how many tokens follow that nobody has sent.
+    """What a prompt begins with, and what follows that nobody has sent.
 
     with: nothing; prompt (one of `prompts`); previous (the session's previous turn); session (an earlier one);
     parent; sibling (another sub-agent of the tree); root or sub_agent (the `lag`-th last session of the kind, other
     trees' only). blocks: how many leading blocks, all if left out. dropped_blocks: all but these, of the previous turn.
+    The prompt is so long: new_tokens behind what it begins with, or length_share of the previous turn's length.
     """
 
     with_: Literal["nothing", "prompt", "previous", "session", "parent", "sibling", "root", "sub_agent"] = (
@@ -181,7 +182,8 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     lag: Amount = 1.0
     blocks: Amount | None = None
     dropped_blocks: Amount | None = None
-    new_tokens: Amount
+    new_tokens: Amount | None = None
+    length_share: Amount | None = None
 
 
 class Keep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -192,10 +194,17 @@ class Keep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     pause: _Share = 0.0
 
 
+class Chance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the turn before has at least so many tokens."""
+
+    from_tokens: _Count
+    chance: _Share
+
+
 class Cut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A turn that does not just add to the one before: compaction, an edited history, another branch."""
 
-    chance: Amounts
+    chance: Annotated[tuple[Chance, ...], Meta(min_length=1)]
     begins: Annotated[tuple[Begin, ...], Meta(min_length=1)]
 
 
@@ -218,7 +227,8 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """None: left to the model."""
     pause_s: Amounts
     keep: Keep = Keep()
-    cut: Cut | None = None
+    cuts: tuple[Cut, ...] = ()
+    """The first one that its chance hits."""
     spawn: Spawn | None = None
 
 

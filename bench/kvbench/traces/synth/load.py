@@ -283,10 +283,10 @@ def _blocks_doubts(recipe: BlocksRecipe) -> list[tuple[str, str]]:
         if shape is None:
             continue
         by_turn = {"growth_tokens": shape.growth_tokens, "output_tokens": shape.output_tokens, "pause_s": shape.pause_s}
-        by_turn |= {"cut.chance": shape.cut.chance} if shape.cut else {}
         by_turn |= {"spawn.chance": shape.spawn.chance} if shape.spawn else {}
         out += [(f"{kind}.{field}", "an empty list") for field, amounts in by_turn.items() if amounts == ()]
-        groups = {f"{kind}.begins": shape.begins} | ({f"{kind}.cut.begins": shape.cut.begins} if shape.cut else {})
+        groups = {f"{kind}.begins": shape.begins}
+        groups |= {f"{kind}.cuts[{number}].begins": cut.begins for number, cut in enumerate(shape.cuts)}
         for field, begins in groups.items():
             if sum(begin.weight for begin in begins) <= 0:
                 out.append((f"{field}[0].weight", "weights are not all 0"))
@@ -300,8 +300,12 @@ def _blocks_doubts(recipe: BlocksRecipe) -> list[tuple[str, str]]:
                     out.append((f"{where}.with", "there are no prompts to begin with"))
                 if kind == "root" and begin.with_ in ("parent", "sibling"):
                     out.append((f"{where}.with", f"a root session has no {begin.with_}"))
-                if ".cut." not in field and begin.with_ in ("previous", "session"):
+                if ".cuts" not in field and begin.with_ in ("previous", "session"):
                     out.append((f"{where}.with", "a first turn has no turn before it"))
+                if (begin.new_tokens is None) == (begin.length_share is None):
+                    out.append((where, "a prompt has one of new_tokens and length_share"))
+                if begin.length_share is not None and ".cuts" not in field:
+                    out.append((f"{where}.length_share", "a first prompt has no turn before it"))
                 if begin.dropped_blocks is not None and begin.with_ != "previous":
                     out.append((f"{where}.dropped_blocks", "goes with the previous turn"))
         if shape.spawn is not None and recipe.sub_agent is None:
