@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from kvbench.cli.trace_options import FormatOption, NestedOption, TraceArgument
+from kvbench.cli.trace_options import (
+    BytesOption,
+    FormatOption,
+    ModelOption,
+    NestedOption,
+    TraceArgument,
+    given_bytes_per_token,
+)
 
 if TYPE_CHECKING:
     from kvbench.traces.import_report import ImportReport
@@ -39,13 +45,8 @@ def curve(
         Literal["kind", "model"] | None,
         typer.Option(help="Also by root sessions and sub-agents, or by model; all in one cache."),
     ] = None,
-    bytes_per_token: Annotated[
-        str | None, typer.Option(metavar="B", help="Also give capacities in bytes, at B bytes a token.")
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Bytes a token of this model (kvbench model NAME), as its architecture has."),
-    ] = None,
+    bytes_per_token: BytesOption = None,
+    model: ModelOption = None,
     block_size: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Tokens a block, for text (default 64). Hash ids have their own."),
@@ -98,7 +99,7 @@ def curve(
         warmup=warmup,
         ttl_s=ttl,
         by=by,
-        bytes_per_token=_bytes_per_token(bytes_per_token, model),
+        bytes_per_token=given_bytes_per_token(bytes_per_token, model),
     )
     counts = load_tokenizer(tokenizer) if tokenizer is not None else None
     with open_workload(resolve_trace(trace), format=format, nested_t=nested_t) as opened:
@@ -158,26 +159,6 @@ def _rates(text: str | None) -> list[float]:
         found = [0.0]
     if not all(0 < rate <= 1 for rate in found):
         raise UsageError(f"--hit-rate {text}: not a list of rates above 0, up to 1", hint="as --hit-rate 0.5,0.9")
-    return found
-
-
-def _bytes_per_token(given: str | None, model: str | None) -> Fraction | None:
-    from kvbench.errors import UsageError
-
-    if model is not None:
-        if given is not None:
-            raise UsageError("--bytes-per-token and --model both say what a token takes", hint="give one of them")
-        from kvbench.analysis.models import bytes_model
-
-        return bytes_model(model).bytes_per_token
-    if given is None:
-        return None
-    try:
-        found = Fraction(given)
-    except (ValueError, ZeroDivisionError):
-        found = Fraction(0)
-    if not 0 < found < 10**9:
-        raise UsageError(f"--bytes-per-token {given}: not a number of bytes above 0", hint="as 890 or 3514.25")
     return found
 
 

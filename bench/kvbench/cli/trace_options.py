@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Annotated, Literal
 
 import typer
@@ -23,3 +24,31 @@ NestedOption = Annotated[
     NestedT,
     typer.Option(help="What times inside a Weka sub-agent count from: the trace's start, or the sub-agent's."),
 ]
+BytesOption = Annotated[
+    str | None,
+    typer.Option("--bytes-per-token", metavar="B", help="Also give sizes in bytes, at B bytes a token of KV cache."),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", metavar="NAME", help="Bytes a token by this model's architecture (kvbench model NAME)."),
+]
+
+
+def given_bytes_per_token(given: str | None, model: str | None) -> Fraction | None:
+    from kvbench.errors import UsageError
+
+    if model is not None:
+        if given is not None:
+            raise UsageError("--bytes-per-token and --model both say what a token takes", hint="give one of them")
+        from kvbench.analysis.models import bytes_model
+
+        return bytes_model(model).bytes_per_token
+    if given is None:
+        return None
+    try:
+        found = Fraction(given)
+    except (ValueError, ZeroDivisionError):
+        found = Fraction(0)
+    if not 0 < found < 10**9:
+        raise UsageError(f"--bytes-per-token {given}: not a number of bytes above 0", hint="as 890 or 3514.25")
+    return found

@@ -8,7 +8,7 @@ along a session a request says how many leading blocks it has in common with the
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -112,12 +112,12 @@ class BlockedTrace:
         tokens = what_counts(self._tokenizer, hashed=hashed, text=self.text_turns > 0)
         return Blocking(block_size=self.block_size, tokens=tokens)
 
-    def requests(self) -> Iterator[BlockRequest]:
+    def requests(self, trees: Iterable[Tree] | None = None) -> Iterator[BlockRequest]:
         """Tree by tree in file order, each in order of time; one tree in memory at a time.
 
-        In trace time as a whole: sort by start_s, stably.
+        In trace time as a whole: sort by start_s, stably. trees: the trace's, where somebody else reads them too.
         """
-        for tree in self.trace.trees():
+        for tree in self.trace.trees() if trees is None else trees:
             yield from self.tree(tree)
 
     def in_order(self) -> Iterator[tuple[BlockRequest, list[int]]]:

@@ -61,6 +61,11 @@ class PathTree:
                 return self._add(self._split(node, depth), depth, ids[at:])
         return node, depth
 
+    def cut_at(self, node: int, depth: int) -> int:
+        """Make `depth` the end of a node's edge; returns the node. Chains then pass edges whole, or not at all."""
+        node = self.resolved(node, depth)
+        return node if depth == self.end[node] else self._split(node, depth)
+
     def _child(self, node: int, first: int) -> int:
         only = self._only[node]
         if only < 0 or self.pool[self._offset[only]] == first:

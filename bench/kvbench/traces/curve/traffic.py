@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvbench.traces.blocks import BlockedTrace, Blocking
+from kvbench.traces.blocks import BlockedTrace, Blocking, BlockRequest
 from kvbench.traces.curve.dominance import Ints
 from kvbench.traces.curve.hits import Runs
 from kvbench.traces.curve.paths import PathTree
@@ -41,43 +41,63 @@ class Traffic:
         return len(self.start_s)
 
 
-def read_traffic(blocked: BlockedTrace) -> Traffic:
-    """One pass over the trace, one tree in memory at a time; then some 100 bytes a request, 8 a distinct block."""
-    tree = PathTree()
-    nodes, depths, tokens = array("i"), array("q"), array("q")
-    starts, agents, models = array("d"), array("b"), array("q")
-    names: dict[str | None, int] = {None: -1}
-    ends: dict[str, int] = {}
-    root: str | None = None
-    extend = tree.extend
-    for request in blocked.requests():
-        if request.root_id != root:
-            root = request.root_id
-            ends.clear()
+class TrafficReader:
+    """Feed it a trace's requests as they are read; some 100 bytes a request, 8 a distinct block."""
+
+    def __init__(self) -> None:
+        self.paths = PathTree()
+        self.nodes = array("i")
+        """Where each request's chain ends in the paths, beside depths; in the order of reading."""
+        self.depths = array("q")
+        self.trees = array("i")
+        """Number of each request's tree."""
+        self._tokens, self._starts, self._agents, self._models = array("q"), array("d"), array("b"), array("q")
+        self._names: dict[str | None, int] = {None: -1}
+        self._ends: dict[str, int] = {}
+        self._root: str | None = None
+        self._tree = -1
+
+    def add(self, request: BlockRequest) -> None:
+        if request.root_id != self._root:
+            self._root = request.root_id
+            self._tree += 1
+            self._ends.clear()
         kept = request.kept
-        node, depth = extend(ends[request.session_id] if kept else 0, kept, request.new_ids)
-        ends[request.session_id] = node
-        nodes.append(node)
-        depths.append(depth)
-        tokens.append(request.input_tokens)
-        starts.append(request.start_s)
-        agents.append(request.sub_agent)
-        models.append(names.setdefault(request.model, len(names) - 1))
-    start_s = np.array(starts)
-    by_time = np.argsort(start_s, kind="stable")
-    pool = np.array(tree.pool)
-    _, times = np.unique(pool, return_counts=True)
-    return Traffic(
-        runs=cut(tree, np.array(nodes)[by_time], np.array(depths)[by_time]),
-        blocking=blocked.blocking(),
-        start_s=start_s[by_time],
-        input_tokens=np.array(tokens)[by_time],
-        sub_agent=np.array(agents, bool)[by_time],
-        model=np.array(models)[by_time],
-        models=tuple(name for name in names if name is not None),
-        unique_blocks=len(pool),
-        repeated_ids=int((times > 1).sum()),
-        trees=blocked.trace.tree_count,
-        recorded_trees=blocked.recorded_trees,
-        other_parts=blocked.other_parts,
-    )
+        node, depth = self.paths.extend(self._ends[request.session_id] if kept else 0, kept, request.new_ids)
+        self._ends[request.session_id] = node
+        self.nodes.append(node)
+        self.depths.append(depth)
+        self.trees.append(self._tree)
+        self._tokens.append(request.input_tokens)
+        self._starts.append(request.start_s)
+        self._agents.append(request.sub_agent)
+        self._models.append(self._names.setdefault(request.model, len(self._names) - 1))
+
+    def traffic(self, blocked: BlockedTrace) -> Traffic:
+        """What was read, of `blocked`."""
+        start_s = np.array(self._starts)
+        by_time = np.argsort(start_s, kind="stable")
+        pool = np.array(self.paths.pool)
+        _, times = np.unique(pool, return_counts=True)
+        return Traffic(
+            runs=cut(self.paths, np.array(self.nodes)[by_time], np.array(self.depths)[by_time]),
+            blocking=blocked.blocking(),
+            start_s=start_s[by_time],
+            input_tokens=np.array(self._tokens)[by_time],
+            sub_agent=np.array(self._agents, bool)[by_time],
+            model=np.array(self._models)[by_time],
+            models=tuple(name for name in self._names if name is not None),
+            unique_blocks=len(pool),
+            repeated_ids=int((times > 1).sum()),
+            trees=blocked.trace.tree_count,
+            recorded_trees=blocked.recorded_trees,
+            other_parts=blocked.other_parts,
+        )
+
+
+def read_traffic(blocked: BlockedTrace) -> Traffic:
+    """One pass over the trace, one tree in memory at a time."""
+    reader = TrafficReader()
+    for request in blocked.requests():
+        reader.add(request)
+    return reader.traffic(blocked)

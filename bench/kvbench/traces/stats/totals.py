@@ -1,4 +1,4 @@
-"""What a trace holds, in numbers (`kvbench trace info`): one pass over its trees, one tree in memory at a time."""
+"""What a trace's lines say themselves, summed up tree by tree."""
 
 from __future__ import annotations
 
@@ -12,16 +12,8 @@ from kvbench.model import Message, Session, Tree
 from kvbench.traces.content_blocks import CHARS_PER_TOKEN
 from kvbench.traces.context import Context, ContextBuilder
 from kvbench.traces.native import TraceFile
+from kvbench.traces.stats.spread import Spread, spread
 from kvbench.traces.timeline import timeline
-
-
-class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """Quantiles by linear interpolation; None where n is 0."""
-
-    n: int
-    p50: float | None = None
-    p95: float | None = None
-    max: float | None = None
 
 
 class SharedPromptUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +23,7 @@ class SharedPromptUse(msgspec.Struct, frozen=True, kw_only=True):
     tokens_estimated: int
 
 
-class TraceStats(msgspec.Struct, frozen=True, kw_only=True):
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
     """Totals of a trace. None = the trace does not say, never 0; `*_estimated` is text at 4 characters a token."""
 
     name: str
@@ -54,26 +46,35 @@ class TraceStats(msgspec.Struct, frozen=True, kw_only=True):
     turns_without_output_tokens: int
     longest_context_tokens: int | None
     longest_context_tokens_estimated: int | None
+    input_length_tokens: Spread
+    """Over turns; from the text, at 4 characters a token, where a turn does not give it."""
+    output_length_tokens: Spread
+    """Over the turns that have it."""
+    growth_tokens: Spread
+    """Input of a turn less input of the one before it in its session."""
+    shrinking_turns: int
+    """Turns shorter than the one before: a context was replaced, or cut."""
     pause_s: Spread
     """Delays of all turns but the first ones of roots, in trace time."""
+    pauses_beyond_ttl: int
+    """Of those, longer than ttl_s."""
+    ttl_s: float
     span_s: float
     """From 0 to the last turn's start, in trace time: starts, pauses and joins, and e2e_s where it was recorded."""
     shared_prompts: tuple[SharedPromptUse, ...]
     models: tuple[str, ...]
 
 
-def trace_stats(trace: TraceFile) -> TraceStats:
-    totals = _Totals(trace)
-    for tree in trace.trees():
-        totals.add_tree(tree)
-    return totals.result()
+class TotalsCounter:
+    """Feed it the trees of a trace in any order."""
 
-
-class _Totals:
-    def __init__(self, trace: TraceFile) -> None:
+    def __init__(self, trace: TraceFile, ttl_s: float) -> None:
         self.trace = trace
+        self.ttl_s = ttl_s
         self.sub_agents = self.depth = self.joins = 0
-        self.known = self.estimated = self.output = self.longest = 0
+        self.lengths, self.outputs, self.growth = array("q"), array("q"), array("q")
+        self.undated = 0
+        """Turns without a recorded duration."""
         self.exact = True
         self.without_output = 0
         self.pauses = array("d")
@@ -97,10 +98,14 @@ class _Totals:
             chars = size.of(context)
             tokens = turn.input_tokens if turn.input_tokens is not None else -(-chars // CHARS_PER_TOKEN)
             self.exact = self.exact and turn.input_tokens is not None
-            self.estimated += tokens
-            self.longest = max(self.longest, tokens)
-            self.output += turn.output_tokens or 0
-            self.without_output += turn.output_tokens is None
+            if turn.turn:
+                self.growth.append(tokens - self.lengths[-1])
+            self.lengths.append(tokens)
+            if turn.output_tokens is None:
+                self.without_output += 1
+            else:
+                self.outputs.append(turn.output_tokens)
+            self.undated += turn.recorded is None or turn.recorded.e2e_s is None
             self.joins += bool(turn.after)
             if turn.turn or turn.parent:
                 self.pauses.append(turn.delay_s)
@@ -111,9 +116,10 @@ class _Totals:
         for name in prefixes:
             self.prefix_sessions[name] += 1
 
-    def result(self) -> TraceStats:
+    def result(self) -> Totals:
         trace = self.trace
-        return TraceStats(
+        total, longest = sum(self.lengths), max(self.lengths, default=0)
+        return Totals(
             name=trace.header.name or trace.path.stem,
             sha256=trace.sha256,
             size_bytes=trace.size_bytes,
@@ -123,13 +129,19 @@ class _Totals:
             depth=self.depth,
             joins=self.joins,
             turns=trace.turn_count,
-            input_tokens=self.estimated if self.exact else None,
-            input_tokens_estimated=None if self.exact else self.estimated,
-            output_tokens=None if self.without_output == trace.turn_count else self.output,
+            input_tokens=total if self.exact else None,
+            input_tokens_estimated=None if self.exact else total,
+            output_tokens=None if self.without_output == trace.turn_count else sum(self.outputs),
             turns_without_output_tokens=self.without_output,
-            longest_context_tokens=self.longest if self.exact else None,
-            longest_context_tokens_estimated=None if self.exact else self.longest,
-            pause_s=_spread(self.pauses),
+            longest_context_tokens=longest if self.exact else None,
+            longest_context_tokens_estimated=None if self.exact else longest,
+            input_length_tokens=spread(self.lengths),
+            output_length_tokens=spread(self.outputs),
+            growth_tokens=spread(self.growth),
+            shrinking_turns=sum(tokens < 0 for tokens in self.growth),
+            pause_s=spread(self.pauses),
+            pauses_beyond_ttl=sum(pause > self.ttl_s for pause in self.pauses),
+            ttl_s=self.ttl_s,
             span_s=self.span_s,
             shared_prompts=tuple(
                 SharedPromptUse(
@@ -188,17 +200,3 @@ def _depth(tree: Tree) -> int:
             depth += 1
         deepest = max(deepest, depth)
     return deepest
-
-
-def _spread(values: array[float]) -> Spread:
-    if not values:
-        return Spread(n=0)
-    ordered = sorted(values)
-
-    def quantile(q: float) -> float:
-        position = q * (len(ordered) - 1)
-        low = int(position)
-        high = min(low + 1, len(ordered) - 1)
-        return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
-
-    return Spread(n=len(ordered), p50=quantile(0.5), p95=quantile(0.95), max=ordered[-1])
