@@ -11,6 +11,7 @@ from kvbench.sim.process import SimProcess
 
 QUICK = {
     "frontend_s": 0,
+    "send_s_per_chunk": 0,
     "prefill_base_s": 0,
     "prefill_s_per_token": 0,
     "attention_s_per_token2": 0,

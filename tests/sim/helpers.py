@@ -16,6 +16,7 @@ MS = 1_000_000
 EVER = 10**18
 ROUND = {
     "frontend_s": 0.001,
+    "send_s_per_chunk": 0,
     "prefill_base_s": 0.010,
     "prefill_s_per_token": 0.0001,
     "attention_s_per_token2": 0,

@@ -146,3 +146,31 @@ def test_other_tenants_write_their_share() -> None:
         # B's five blocks: the last unused one and A's four foreign ones. B's foreign ones then take A's block without
         # content and its three last.
         assert ask(engine, range(129), 2000).cached_tokens == cached
+
+
+def test_chunks_of_a_step_leave_one_after_the_other_first_tokens_first() -> None:
+    engine = Engine(preset(prefill_base_s=0, prefill_s_per_token=0, send_s_per_chunk=0.002))
+    jobs = [submit(engine, range(n * 100, n * 100 + 40), output=2) for n in range(3)]
+    late = submit(engine, range(5000, 5040), output=1, at_ms=2)
+    tokens = run(engine)
+    # Three first tokens at 1 ms, 2 ms apart. The next step of 5 + 3 ms ends at 9; the late one, which came during it,
+    # has its first token in the step after, of no decode and no time: it leaves when the three before it have left.
+    assert [times_ms(tokens, job) for job in jobs] == [[1, 9], [3, 11], [5, 13]]
+    assert times_ms(tokens, late) == [15]
+    again = Engine(preset(prefill_base_s=0, prefill_s_per_token=0, send_s_per_chunk=0.002))
+    old = submit(again, range(40), output=3)
+    new = submit(again, range(1000, 1040), output=1, at_ms=0.5)
+    tokens = run(again)
+    # Steps end at 1, 7 and 13 ms; the last has the third token of one and the first of the other, which came at 1.5.
+    assert (times_ms(tokens, old), times_ms(tokens, new)) == ([1, 7, 15], [13])
+
+
+def test_what_will_be_sampled_is_known_when_the_step_begins() -> None:
+    engine = Engine(preset())
+    job = submit(engine, range(100), output=3)
+    seen = []
+    for at_ms in (0, 1, 21, 27, 33):
+        run(engine, at_ms)
+        seen += [(at_ms, token.number, token.at_ns / MS) for token in engine.take_planned()]
+    assert seen == [(1, 0, 21), (21, 1, 27), (27, 2, 33)]
+    assert job.done

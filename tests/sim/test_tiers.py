@@ -17,6 +17,7 @@ KB32 = 32_000  # a block: 32 tokens of 1,000 bytes
 EXACT = {
     "bytes_per_token": 1000,
     "frontend_s": 0,
+    "send_s_per_chunk": 0,
     "prefill_base_s": 0.010,
     "prefill_s_per_token": 0.0001,
     "attention_s_per_token2": 0,

@@ -44,12 +44,20 @@ class Cluster:
         return True
 
     @property
-    def upcoming(self) -> list[Token]:
-        return [token for engine in self.engines for token in engine.upcoming]
+    def running(self) -> int:
+        return sum(len(engine.running) for engine in self.engines)
+
+    @property
+    def step_ns(self) -> int:
+        """Length of the shortest step under way."""
+        return min(engine.step_ns for engine in self.engines)
 
     def next_ns(self) -> int | None:
         moments = [at_ns for engine in self.engines if (at_ns := engine.next_ns()) is not None]
         return min(moments, default=None)
+
+    def take_planned(self) -> list[Token]:
+        return [token for engine in self.engines for token in engine.take_planned()]
 
     def run_until(self, now_ns: int) -> list[Token]:
         if len(self.engines) == 1:

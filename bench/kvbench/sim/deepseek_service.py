@@ -45,11 +45,14 @@ class DeepSeekService(Service):
         connection.respond(200, msgspec.json.encode(deepseek.models(self._preset)))
 
     def _balance(self, request: HttpRequest, connection: Connection) -> None:
+        self._settle()
         connection.respond(200, msgspec.json.encode(self._account.balance()))
 
     def _chat(self, request: HttpRequest, connection: Connection) -> None:
         preset = self._preset
         plan = deepseek.plan_chat(bytes(request.body), preset)
+        if self._ended:  # their charges are still to come
+            self._settle()
         if not self._account.is_available:
             raise deepseek.no_balance()
         self._check_room()

@@ -5,8 +5,8 @@ accepted), then spends what is left of `max_batched_tokens` on prefill, in order
 time plus that of the chunks in it (parameters.Preset has the formulas), so a long prefill delays the decode steps of
 the others by one chunk each, and without load a request's first token comes exactly when the formula says, however
 many chunks it took. Blocks that must come up from a lower tier do so beside the steps. Steps follow each other in
-virtual time: a caller that comes late catches up and shifts nothing. What a step will sample is settled when it
-begins (`upcoming`), so a caller may get it ready before it is due.
+virtual time: a caller that comes late catches up and shifts nothing. What a step will sample and when it leaves is
+settled when it begins (`take_planned`), so a caller may get it ready before it is due.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Engine:
             )
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []
-        self.upcoming: list[Token] = []
+        self.step_ns = 0
         self.preemptions = 0
         self.queried_tokens = 0
         self.hit_tokens = 0
@@ -68,6 +68,9 @@ class Engine:
         self._restoring: list[tuple[int, int, Job]] = []
         self._frontend_ns = round(preset.frontend_s * NS)
         self._batch: list[Job] = []
+        self._sampling: list[Token] = []
+        self._planned: list[Token] = []
+        self._sent_ns = 0
         self._step_end_ns: int | None = None
         self._order = itertools.count()
         self._jobs = 0
@@ -123,8 +126,14 @@ class Engine:
             moments.append(self._restoring[0][0])
         return min(moments, default=None)
 
+    def take_planned(self) -> list[Token]:
+        """The tokens of the steps begun since the last call, in the order in which they leave. A request aborted
+        before its step has ended gets no more of them."""
+        planned, self._planned = self._planned, []
+        return planned
+
     def run_until(self, now_ns: int) -> list[Token]:
-        """All tokens sampled up to now, in order."""
+        """All tokens sampled up to now, in order; they may still have to leave."""
         tokens: list[Token] = []
         while (at_ns := self.next_ns()) is not None and at_ns <= now_ns:
             while self._arriving and self._arriving[0].ready_ns <= at_ns:
@@ -142,16 +151,16 @@ class Engine:
         for job in self._batch:
             if not job.done:
                 job.computed += job.chunk
-        for token in self.upcoming:
+        for token in self._sampling:
             if not token.job.done:
-                self._sample(token)
+                self._sample(token, at_ns)
                 tokens.append(token)
 
-    def _sample(self, token: Token) -> None:
-        job, at_ns = token.job, token.at_ns
+    def _sample(self, token: Token, at_ns: int) -> None:
+        job = token.job
         job.prefilling = False
         if job.first_token_ns is None:
-            job.first_token_ns = at_ns
+            job.first_token_ns = token.at_ns
             if self.units is not None:
                 self.units.persist(self._input_hashes(job), at_ns, common=job.common)
             else:
@@ -161,7 +170,7 @@ class Engine:
         job.hasher.extend(job.output.tokens(token.number, job.sampled - token.last))
         if not token.last:
             return
-        job.last_token_ns = at_ns
+        job.last_token_ns = token.at_ns
         if self.units is None:
             self._publish(job, job.computed, at_ns)
             if self.preset.cache_outputs:
@@ -216,19 +225,27 @@ class Engine:
             self.running.append(job)
             prefill_ns += self._prefill(job, min(budget, job.known_tokens - job.computed), at_ns)
             budget -= job.chunk
+        self._sampling = []
         if self._batch:
             self._step_end_ns = at_ns + prefill_ns + self._decode_ns(decoding, context_tokens)
-        self.upcoming = [self._token(job) for job in self._batch if job.computed + job.chunk >= job.known_tokens]
+            self.step_ns = self._step_end_ns - at_ns
+            self._plan(self._step_end_ns)
 
     @property
     def _active(self) -> int:
         return len(self.running) + len(self._restoring)
 
-    def _token(self, job: Job) -> Token:
-        assert self._step_end_ns is not None
-        # What a chunk computes beyond the tokens known before are the accepted drafts; one more is sampled.
-        stop = job.sampled + job.computed + job.chunk - job.known_tokens + 1
-        return Token(job, job.sampled, stop, self._step_end_ns, stop == job.output.length_tokens)
+    def _plan(self, step_end_ns: int) -> None:
+        spacing_ns = round(self.preset.send_s_per_chunk * NS)
+        sampling = [job for job in self._batch if job.computed + job.chunk >= job.known_tokens]
+        sampling.sort(key=_has_begun)
+        for job in sampling:
+            # What a chunk computes beyond the tokens known before are the accepted drafts; one more is sampled.
+            stop = job.sampled + job.computed + job.chunk - job.known_tokens + 1
+            at_ns = max(self._sent_ns, step_end_ns)
+            self._sent_ns = at_ns + spacing_ns
+            self._sampling.append(Token(job, job.sampled, stop, at_ns, stop == job.output.length_tokens))
+        self._planned += self._sampling
 
     def _decode_chunk(self, job: Job) -> int:
         """Tokens a decoding request computes: the one sampled last, and drafts up to the first that is refused."""
@@ -368,3 +385,7 @@ class Engine:
         self.pool.release(job.blocks, at_ns)
         self.pool.release_blank(job.state_blocks)
         job.blocks, job.state_blocks = [], []
+
+
+def _has_begun(job: Job) -> bool:
+    return job.sampled > 0

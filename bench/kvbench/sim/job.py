@@ -63,7 +63,7 @@ class Job:
 
 
 class Token(NamedTuple):
-    """A request's tokens `number` (from 0) to `stop` - 1 were sampled together at `at_ns`; `last`: they end it."""
+    """A request's tokens `number` (from 0) to `stop` - 1 leave together at `at_ns`; `last`: they end it."""
 
     job: Job
     number: int

@@ -30,6 +30,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     bandwidth; a replayed window counts as uncached. The square is the causal attention of u new tokens over c cached
     ones and over themselves. A decode step of n running requests with k tokens of context between them takes
         decode_base_s + decode_s_per_request * n + decode_s_per_context_token * k
+    and its chunks then leave send_s_per_chunk apart, beside the next step.
     """
 
     name: str
@@ -157,6 +158,9 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     speculative_acceptance: Annotated[
         float, _is(_SHARE, "Chance of a drafted token, if those before it were accepted.", ge=0, le=1)
     ] = 0.7
+    send_s_per_chunk: Annotated[
+        float, _is("s", "Chunks of a step leave one after the other, first tokens first, this far apart.", ge=0, le=1)
+    ] = 30e-6
     noise_sigma: Annotated[
         float, _is(_SHARE, "Times are multiplied by a log-normal factor of median 1 and this sigma.", ge=0, le=2)
     ] = 0.0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import hmac
+import itertools
 import time
 import uuid
 from collections import deque
@@ -25,8 +27,10 @@ from kvbench.sim.timer import DeadlineTimer
 from kvbench.sim.tokenizer import TOKEN_BYTES, decode_ids
 from kvbench.sim.truth import Lateness, TruthLog, truth_of
 
-_RENDERED_AT_A_TIME = 64
+_RENDERED_AT_A_TIME = 32
 """Chunks made ready between two looks at the sockets: a fraction of a millisecond."""
+_STEP_NS_PER_REQUEST = 6_000
+"""What computing a step takes for each request in it, roughly."""
 
 
 class AnswerBytes(Protocol):
@@ -55,13 +59,21 @@ class Exchange:
         self.request_id = request_id
         self.job = job
         self.faults: tuple[str, ...] = ()
-        self.rendered_to = 0
-        self.rendered: bytes = b""
-        self.written_tokens = 0
         self.first_write_ns: int | None = None
         self.last_write_ns: int | None = None
         self.head_sent = False
         self.timers: dict[str, asyncio.TimerHandle] = {}
+
+
+class _Due:
+    """A chunk that is to leave, and its bytes once they are ready."""
+
+    __slots__ = ("data", "exchange", "token")
+
+    def __init__(self, exchange: Exchange, token: Token) -> None:
+        self.exchange = exchange
+        self.token = token
+        self.data: bytes | None = None
 
 
 class Service:
@@ -87,7 +99,10 @@ class Service:
         self._lateness = Lateness()
         self._of_job: dict[Job, Exchange] = {}
         self._of_connection: dict[Connection, Exchange] = {}
-        self._to_render: deque[Token] = deque()
+        self._due: list[tuple[int, int, _Due]] = []
+        self._order = itertools.count()
+        self._to_render: deque[_Due] = deque()
+        self._ended: list[Exchange] = []
         self._rendering = False
         self._advancing = False
         self._routes: dict[str, tuple[str, Route]] = {
@@ -137,8 +152,10 @@ class Service:
         exchange = self._of_connection.get(connection)
         if exchange is None:
             return
+        self._settle()
         self._cluster.abort(exchange.job, time.monotonic_ns())
         self._metrics[exchange.job.replica].aborted()
+        self._forget(exchange)
         self._close_books(exchange, "abort")
         self._advance()
 
@@ -173,61 +190,79 @@ class Service:
         if plan.stream:
             exchange.head_sent = True
             connection.start_stream()
-        self._timer.arm(self._cluster.next_ns())
+        self._advance()
         return exchange
 
     def _advance(self) -> None:
-        """Write what is due by now, then let the engines go on.
-
-        First tokens first: their lateness would be read as TTFT, that of the others is lost in the step's length.
-        """
-        if self._advancing:  # an answer's end has brought the next request of its connection, which asks for this
+        """Send what is due by now and let the engines go on."""
+        if self._advancing:  # an answer's end has brought the next request of its connection
             return
         self._advancing = True
         try:
-            self._write_due(time.monotonic_ns())
+            self._timer.arm(self._go_on())
         finally:
             self._advancing = False
-        self._timer.arm(self._cluster.next_ns())
-        self._to_render = deque(self._cluster.upcoming)
-        self._render_soon()
-
-    def _write_due(self, now_ns: int) -> None:
-        due = [token for token in self._cluster.upcoming if token.at_ns <= now_ns]
-        due.sort(key=_is_not_first)
-        for token in due:
-            exchange = self._of_job.get(token.job)
-            if exchange is not None and exchange.answer.plan.stream:
-                ready = exchange.rendered_to == token.stop
-                self._write(exchange, token, exchange.rendered if ready else self._render(exchange, token))
-        for token in self._cluster.run_until(now_ns):
-            exchange = self._of_job.get(token.job)
-            if exchange is None:
-                continue
-            if token.number >= exchange.written_tokens:  # a step that ended while this call was late, or no stream
-                self._write(exchange, token, self._render(exchange, token))
-            if token.last:
-                self._end(exchange)
-
-    def _render_soon(self) -> None:
         if self._to_render and not self._rendering:
             self._rendering = True
             self._loop.call_soon(self._render_some)
+
+    def _go_on(self) -> int | None:
+        """When to go on next. While chunks leave one after the other, the engines' next step is not computed between
+        two of them, unless that would make the step itself late."""
+        while True:
+            now_ns = self._send_due()
+            next_due_ns = self._due[0][0] if self._due else None
+            event_ns = self._cluster.next_ns()
+            if event_ns is None or event_ns > now_ns:
+                return min((at for at in (next_due_ns, event_ns) if at is not None), default=None)
+            takes_ns = self._cluster.running * _STEP_NS_PER_REQUEST
+            behind = now_ns - event_ns > self._cluster.step_ns / 2
+            if next_due_ns is not None and next_due_ns < now_ns + takes_ns and not behind:
+                return next_due_ns
+            self._run_engines(now_ns)
+
+    def _run_engines(self, now_ns: int) -> None:
+        self._cluster.run_until(now_ns)
+        for token in self._cluster.take_planned():
+            exchange = self._of_job.get(token.job)
+            if exchange is not None:
+                due = _Due(exchange, token)
+                heapq.heappush(self._due, (token.at_ns, next(self._order), due))
+                if exchange.answer.plan.stream:
+                    self._to_render.append(due)
+        if self._ended:
+            unsettled = [exchange for exchange in self._ended if exchange.job.last_token_ns is None]
+            for exchange in self._ended:
+                if exchange.job.last_token_ns is not None:
+                    self._metrics[exchange.job.replica].finished(exchange.job, exchange.last_write_ns or 0)
+                    self._close_books(exchange, exchange.answer.finish_reason)
+            self._ended = unsettled
+
+    def _settle(self) -> None:
+        """Bring engines and books up to now, for whoever asks about them."""
+        self._run_engines(time.monotonic_ns())
+
+    def _send_due(self) -> int:
+        """The time when nothing more was due."""
+        now_ns = time.monotonic_ns()
+        while self._due and self._due[0][0] <= now_ns:
+            due = heapq.heappop(self._due)[2]
+            if due.token.job in self._of_job:
+                self._send(due, now_ns)
+            now_ns = time.monotonic_ns()
+        return now_ns
 
     def _render_some(self) -> None:
         """Get chunks ready before they are due, a few at a time: what comes in must not wait for it."""
         self._rendering = False
         for _ in range(min(_RENDERED_AT_A_TIME, len(self._to_render))):
-            token = self._to_render.popleft()
-            exchange = self._of_job.get(token.job)
-            if exchange is not None and exchange.answer.plan.stream and exchange.rendered_to < token.stop:
-                exchange.rendered, exchange.rendered_to = self._render(exchange, token), token.stop
-        self._render_soon()
+            due = self._to_render.popleft()
+            if due.data is None:
+                due.data = self._render(due.exchange, due.token)
+        self._advance()
 
     def _render(self, exchange: Exchange, token: Token) -> bytes:
         answer = exchange.answer
-        if not answer.plan.stream:
-            return b""
         events = answer.token_events(token.number, token.stop, last=token.last)
         if token.number == 0 and answer.plan.chat:
             events = answer.role_event() + events
@@ -235,35 +270,43 @@ class Service:
             events += answer.end_events(self._reported(exchange.job))
         return chunk(events, last=token.last)
 
-    def _write(self, exchange: Exchange, token: Token, data: bytes) -> None:
-        now_ns = time.monotonic_ns()
-        if data:
-            exchange.connection.send(data)
+    def _send(self, due: _Due, now_ns: int) -> None:
+        exchange, token = due.exchange, due.token
+        if exchange.answer.plan.stream:
+            if due.data is None:
+                due.data = self._render(exchange, token)
             self._lateness.note(now_ns - token.at_ns, first=token.number == 0)
+            exchange.connection.send(due.data)
+        due.data = b""
         metrics = self._metrics[token.job.replica]
         if exchange.first_write_ns is None:
             exchange.first_write_ns = now_ns
             metrics.first_token(token.job, now_ns)
         else:
             metrics.inter_token.observe((now_ns - (exchange.last_write_ns or now_ns)) / NS)
-        exchange.written_tokens = token.stop
         exchange.last_write_ns = now_ns
+        if token.last:
+            self._end(exchange)
 
     def _end(self, exchange: Exchange) -> None:
-        """All tokens are there; a stream's have been written. Answering may at once start the connection's next
-        request: this one must be out of the books by then."""
-        job, answer = exchange.job, exchange.answer
-        self._metrics[job.replica].finished(job, exchange.last_write_ns or 0)
-        self._close_books(exchange, answer.finish_reason)
-        if answer.plan.stream:
+        """Answering may at once start the connection's next request: this one must be out of the way by then. Its
+        books are closed when the engine has come as far."""
+        self._forget(exchange)
+        self._ended.append(exchange)
+        if exchange.answer.plan.stream:
             exchange.connection.end()
             return
-        whole = answer.whole(self._reported(job))
+        whole = exchange.answer.whole(self._reported(exchange.job))
         if exchange.head_sent:
             exchange.connection.send(chunk(whole, last=True))
             exchange.connection.end()
         else:
             exchange.connection.respond(200, whole)
+
+    def _forget(self, exchange: Exchange) -> None:
+        del self._of_job[exchange.job], self._of_connection[exchange.connection]
+        for timer in exchange.timers.values():
+            timer.cancel()
 
     def _reported(self, job: Job) -> int:
         """Cached tokens as usage has them."""
@@ -271,18 +314,14 @@ class Service:
 
     def _close_books(self, exchange: Exchange, finish_reason: str) -> None:
         """The exchange is over, complete or not."""
-        job = exchange.job
-        del self._of_job[job], self._of_connection[exchange.connection]
-        for timer in exchange.timers.values():
-            timer.cancel()
         truth = truth_of(
-            job,
+            exchange.job,
             request_id=exchange.request_id,
             response_id=exchange.answer.response_id,
             stream=exchange.answer.plan.stream,
             first_write_ns=exchange.first_write_ns,
             last_write_ns=exchange.last_write_ns,
-            reported_tokens=self._reported(job),
+            reported_tokens=self._reported(exchange.job),
             finish_reason=finish_reason,
             bill=self._bill(exchange, complete=finish_reason != "abort"),
         )
@@ -306,6 +345,7 @@ class Service:
     # ---- what it tells of itself
 
     def _render_truth(self, request: HttpRequest, connection: Connection) -> None:
+        self._settle()
         connection.respond(200, self._truth.render(), "application/x-ndjson")
 
     def _render_parameters(self, request: HttpRequest, connection: Connection) -> None:
@@ -324,7 +364,3 @@ class Service:
             "token_strs": None,
         }
         connection.respond(200, msgspec.json.encode(answer))
-
-
-def _is_not_first(token: Token) -> bool:
-    return token.number > 0

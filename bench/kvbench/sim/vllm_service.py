@@ -63,7 +63,7 @@ class VllmService(Service):
         connection.respond(200, msgspec.json.encode({"object": "list", "data": [model]}))
 
     def _render_metrics(self, request: HttpRequest, connection: Connection) -> None:
-        self._advance()
+        self._settle()
         text = render(self._preset, list(zip(self._metrics, self._cluster.engines, strict=True)))
         connection.respond(200, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
 
@@ -71,5 +71,5 @@ class VllmService(Service):
         return tokenize(body, self._preset)
 
     def _reset(self, request: HttpRequest, connection: Connection) -> None:
-        self._advance()
+        self._settle()
         connection.respond(200, msgspec.json.encode({"reset": self._cluster.reset_cache()}))
