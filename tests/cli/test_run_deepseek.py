@@ -137,6 +137,25 @@ def test_the_endpoints_own_limit_holds_whatever_is_asked_for(
     assert "in_flight_limit" in [w["code"] for w in got["warnings"]]
 
 
+def test_prompts_made_before_the_template_was_known_are_made_the_same_again(
+    kvbench: Kvbench, api: DeepSeekApi, tmp_path: Path
+) -> None:
+    """The first answer tells what the template adds: 4 tokens, by which the prompts before it are too long."""
+    path = tmp_path / "m.jsonl"
+    rows = [{"timestamp": 0, "input_length": 600 + i, "output_length": 4, "hash_ids": [0, i]} for i in range(1, 13)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    got = run(kvbench, path, "--endpoint", profile(tmp_path, api, 'tokenizer = "deepseek"\n'))
+    run_dir = tmp_path / got["run"]
+    reported = {r["request_id"]: r for r in map(json.loads, (run_dir / "records.jsonl").read_text().splitlines())}
+    over = [r["usage"]["input_tokens"] - r["wanted_input_tokens"] for r in reported.values()]
+    assert sorted(set(over)) == [0, 4], "some were made before, some after"
+    expected = [json.loads(line) for line in (run_dir / "expectations.jsonl").read_text().splitlines()]
+    assert len(expected) == 12
+    for line in expected:
+        told = reported[line["request_id"]]["usage"]["input_tokens"]
+        assert line["expectation"]["input_tokens"] == told
+
+
 def test_the_key_is_in_no_artefact(kvbench: Kvbench, api: DeepSeekApi, tmp_path: Path) -> None:
     api.fail = (401, f"Authentication Fails, Your api key: {KEY} is invalid")
     endpoint = profile(tmp_path, api, "balance = true\n")

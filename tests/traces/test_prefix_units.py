@@ -175,6 +175,19 @@ def test_unknown_output_raises_the_ceiling_as_far_as_the_re_sent_text_can_hold_i
     assert bounds(UnitsRule(), a, sent("2", A[:-1] + B, MINUTE, session="s"), resent={"2": 64})[1] == (0, 0)
 
 
+def test_a_coarse_granule_stores_less_of_a_unit_and_is_matched_sooner() -> None:
+    """1,124 tokens: 17 granules of 64, of which the second prompt has 16 and a half; 8 of 128, which it has."""
+    tail = list(range(80_000, 80_100))
+    requests = sent("1", A + tail, 0), sent("2", A + tail[:30] + B, MINUTE)
+    assert bounds(UnitsRule(), *requests)[1] == (0, 1024)
+    assert bounds(UnitsRule(granularity_tokens=128), *requests)[1] == (0, 1024)
+    assert bounds(UnitsRule(granularity_tokens=64), *requests)[1] == (0, 0)
+    # the same where the text of an output of unknown ids is sent again: 1,224 are 19 granules of 64, or 9 of 128
+    a, b = sent("1", A, 0, out=200, session="s"), sent("2", A + B, MINUTE, session="s")
+    assert bounds(UnitsRule(), a, b, resent={"2": 130})[1] == (1024, 1152)
+    assert bounds(UnitsRule(granularity_tokens=64), a, b, resent={"2": 130})[1] == (1024, 1024)
+
+
 def test_fixed_intervals_are_units_where_their_size_is_given() -> None:
     requests = sent("1", A + B, 0), sent("2", A + C, MINUTE)
     assert bounds(UnitsRule(), *requests)[1] == (0, 0)
@@ -269,6 +282,25 @@ def test_for_requests_one_after_another_they_equal_it(requests: list[Sent], grai
     for r in in_turn:
         e = got[r.key]
         assert (e.floor, e.ceiling) == brute(in_turn, r, grain, 5)
+
+
+class TwoOrFour(UnitsRule):
+    """Granules of 2 or of 4 tokens, which of them is not known."""
+
+    fine_tokens = 2
+    coarse_tokens = 4
+
+
+@given(workloads())
+def test_an_unknown_granularity_allows_for_what_either_gives(requests: list[Sent]) -> None:
+    in_turn = [sent(r.key, r.ids, i * MINUTE, salt=r.salt, session=r.session_id) for i, r in enumerate(requests)]
+    got = expect(TwoOrFour(build_s=5, lifetime_s=10_000), *in_turn)
+    for r in in_turn:
+        either = [brute(in_turn, r, grain, 5) for grain in (2, 4)]
+        e = got[r.key]
+        assert e.floor is not None
+        assert e.floor <= min(floor for floor, _ in either)
+        assert e.ceiling == max(ceiling for _, ceiling in either)
 
 
 @given(workloads(), st.sampled_from([1, 2, 4]), st.integers(0, 6), st.integers(1, 40))

@@ -104,7 +104,8 @@ class PromptReplay:
                     hashed=self._hashed,
                     turns=tree.turns[name],
                 )
-            prompt = tree.prompts[session].next(tree.turns[name][record.turn], tree.last.get(session))
+            sent_tokens = self._hashed.sent_tokens(record.request_id) if self._hashed is not None else None
+            prompt = tree.prompts[session].next(tree.turns[name][record.turn], tree.last.get(session), sent_tokens)
             tree.current[session] = (record.turn, prompt)
         tree.last[session] = record
         return prompt

@@ -65,13 +65,23 @@ class HashPrompts:
         self.tokenizer = tokenizer
         self.template_tokens = template_tokens
         self.template_from_usage = template_tokens is None
+        self._lengths: dict[str, int] = {}
 
     def learn(self, text_tokens: int | None, record: Record) -> None:
         """The first answer that reports its prompt's length tells what the chat template adds."""
         reported = record.usage.input_tokens
-        if self.template_tokens is None and text_tokens is not None and reported is not None:
+        if text_tokens is None or not self.template_from_usage:
+            return
+        if self.template_tokens is None and reported is not None:
             added = reported - text_tokens
             self.template_tokens = added if 0 <= added <= MOST_TEMPLATE_TOKENS else 0
+        if text_tokens == record.wanted_input_tokens and self.template_tokens != 0:
+            self._lengths[record.request_id] = text_tokens
+
+    def sent_tokens(self, request_id: str) -> int | None:
+        """How long the text of this request was made before anything was known of the template; None for those made
+        after. To make the same prompt again."""
+        return self._lengths.get(request_id)
 
     def described(self) -> dict[str, object]:
         """For run.json."""
@@ -196,14 +206,16 @@ class HashedSession:
         """The prompt as token ids. A salt takes the place of the first ones."""
         return _with_salt(self._how.blocks, self._ids, salt, lead=False).tolist()
 
-    def text(self, salt: str | None) -> tuple[str, int]:
-        """The prompt as text for one user message, and its number of tokens without the chat template's.
+    def text(self, salt: str | None, length: int | None = None) -> tuple[str, int]:
+        """The prompt as text for one user message, and its number of tokens without the chat template's: `length`, or
+        what is left of the turn's.
 
         Each part is checked by encoding it once. The first word is the same in all prompts: a template that strips
         the space before it then changes all counts alike, by what it was measured to change.
         """
         blocks = self._how.blocks
-        length = max(1, self._input_tokens - (self._how.template_tokens or 0))
+        if length is None:
+            length = max(1, self._input_tokens - (self._how.template_tokens or 0))
         ids = _with_salt(blocks, self._ids[:length], salt, lead=True)
         blocks.check(ids[self._checked :])
         self._checked = length

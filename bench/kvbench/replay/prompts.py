@@ -76,7 +76,8 @@ class SessionPrompts:
         self._had_tools = False
         self._previous_length = 0
 
-    def next(self, turn: Turn, last: Record | None) -> Prompt:
+    def next(self, turn: Turn, last: Record | None, text_tokens: int | None = None) -> Prompt:
+        """text_tokens: the length to give a text that is made from hash ids, if not the one that fits."""
         if self._live and last is not None:
             # An answer that was not thought about is still asked for its reasoning: an empty one.
             reasoning = (last.reasoning_text or "") if self._resend_reasoning and self._had_tools else None
@@ -85,7 +86,7 @@ class SessionPrompts:
         self._had_tools = bool(context.tools)
         messages = context.messages
         if messages is None:
-            return self._from_blocks(turn, context, last)
+            return self._from_blocks(turn, context, last, text_tokens)
         resent = 0
         if last is not None and self._previous_length < len(messages):
             resent = resent_bytes(last, messages[self._previous_length])
@@ -94,7 +95,7 @@ class SessionPrompts:
             messages[0] = _salted(messages[0], f"[{self._salt}] ")
         return Prompt(messages=messages, tools=context.tools, model=context.model, salt=self._salt, resent_bytes=resent)
 
-    def _from_blocks(self, turn: Turn, context: Context, last: Record | None) -> Prompt:
+    def _from_blocks(self, turn: Turn, context: Context, last: Record | None, text_tokens: int | None) -> Prompt:
         assert self._blocks is not None
         assert self._hashed is not None
         output_ids = None
@@ -111,7 +112,7 @@ class SessionPrompts:
         if self._hashed.as_ids:
             ids = self._blocks.token_ids(salt)
             return Prompt(None, (), context.model, self._salt, token_ids=ids)
-        text, tokens = self._blocks.text(salt)
+        text, tokens = self._blocks.text(salt, text_tokens)
         return Prompt([{"role": "user", "content": text}], (), context.model, self._salt, text_tokens=tokens)
 
 

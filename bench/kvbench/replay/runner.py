@@ -125,6 +125,7 @@ class Runner:
         start_ns = self._now_ns()
         places = asyncio.Semaphore(self._settings.live_trees) if self._settings.live_trees is not None else None
         starts_s = [entry.start_s for entry in self._trace.tree_entries]
+        first_s = min(starts_s, default=0.0)
         for arrival in arrivals(starts_s, self._settings):
             tree = self._trace.read_tree(arrival.index)
             if places is not None:
@@ -132,7 +133,7 @@ class Runner:
             began_ns = self._now_ns() if arrival.at_ns is None else start_ns + arrival.at_ns
             if not await self._until(began_ns):
                 return
-            began = _Moment(began_ns, tree.start_s - min(starts_s))
+            began = _Moment(began_ns, tree.start_s - first_s)
             group.create_task(self._replay_tree(tree, arrival, began, places))
 
     async def _replay_tree(self, tree: Tree, arrival: Arrival, began: _Moment, place: asyncio.Semaphore | None) -> None:

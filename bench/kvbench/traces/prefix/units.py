@@ -159,8 +159,8 @@ class UnitHits:
 
     def _usable(self, unit_tokens: int, sent: Sent) -> int:
         """What a unit that the prompt begins with is surely worth; nothing if no token would be left to compute."""
-        hit = unit_tokens // self.rule.coarse_tokens * self.rule.coarse_tokens
-        return hit if hit < len(sent.ids) else 0
+        fine, coarse = self.rule.fine_tokens, self.rule.coarse_tokens
+        return unit_tokens // coarse * coarse if unit_tokens // fine * fine < len(sent.ids) else 0
 
     def _ceiling(self, pending: _Pending) -> int:
         key, before_ns = pending.sent.key, pending.sent.decided_ns
@@ -181,11 +181,12 @@ class UnitHits:
         start = len(last.ids)
         if sent.ids[:start] != last.ids:
             return 0
-        fine, interval = self.rule.fine_tokens, self.rule.interval_tokens
+        interval = self.rule.interval_tokens
         # a repeated token stands for at least one byte of text
         most = start + min(last.output_tokens, resent_bytes)
-        end = (start + last.output_tokens) // fine * fine
-        repeated = end if start < end <= most else 0
+        made = start + last.output_tokens
+        ends = [made // size * size for size in (self.rule.fine_tokens, self.rule.coarse_tokens)]
+        repeated = max((end for end in ends if start < end <= most), default=0)
         if interval is not None and most // interval * interval > start:
             repeated = max(repeated, most // interval * interval)
         return repeated
@@ -219,11 +220,11 @@ class UnitHits:
         return end
 
     def _split(self, below: _Node, inside: int) -> _Node:
-        fine, mark = self.rule.fine_tokens, below.mark
+        coarse, mark = self.rule.coarse_tokens, below.mark
         middle = split(
             below, inside, _Mark(mark.passed.copy(), covered=_Kept(mark.covered.since_ns, mark.covered.used_ns))
         )
-        if below.depth // fine == middle.depth // fine:
+        if below.depth // coarse == middle.depth // coarse:
             middle.mark.near = mark.near.copy()
             children = list(below.children.values())
             if len(children) > 1 and children[1].mark.passed.holder is not None:
@@ -231,10 +232,11 @@ class UnitHits:
         return middle
 
     def _near(self, node: _Node, depth: int, sent: Sent) -> None:
-        """A unit of `depth` tokens, stored up to its last whole granule, is matched from there on."""
-        fine = self.rule.fine_tokens
+        """A unit of `depth` tokens, stored up to its last whole granule, is matched from there on: the largest granule
+        there may be stores the least, and so is matched soonest."""
+        coarse = self.rule.coarse_tokens
         for above in node.path():
-            if above.depth < depth // fine * fine:
+            if above.depth < depth // coarse * coarse:
                 break
             above.mark.near.add(sent.key, sent.sent_ns)
 
