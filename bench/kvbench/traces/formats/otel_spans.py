@@ -44,6 +44,8 @@ class Span(msgspec.Struct):
     def kind(self) -> Kind:
         """A request to a model, a run of an agent that makes some, or anything else (tools, retrieval, HTTP ...)."""
         operation = self.attributes.get("gen_ai.operation.name")
+        if not isinstance(operation, str | None):
+            return "other"
         if operation in _CALLS:
             return "call"
         if operation in ("invoke_agent", "invoke_workflow"):
