@@ -349,6 +349,10 @@ def test_files_that_are_no_recipes(tmp_path: Path) -> None:
     (tmp_path / "b.toml").write_text('extends = "a.toml"\n')
     with pytest.raises(InputError, match=r'"a\.toml" extends this recipe again'):
         load_recipe(tmp_path / "a.toml")
+    (tmp_path / "c.toml").write_text('extends = "tool-chad"\n')
+    with pytest.raises(InputError, match='no file "tool-chad" beside it') as lost:
+        load_recipe(tmp_path / "c.toml")
+    assert (lost.value.path, lost.value.line, lost.value.field) == (tmp_path / "c.toml", 1, "extends")
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="not UTF-8"):
         load_recipe(tmp_path / "bytes.toml")

@@ -45,7 +45,10 @@ class Likeness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def likeness(source: Sample, result: Sample) -> Likeness:
-    pairs = zip(_quantities(source), _quantities(result), strict=True)
+    """The distances of each quantity that at least one of them has values of."""
+    # How many trees share a block grows with the number of trees: it says something only of as many.
+    same_trees = len(source.root.turns) == len(result.root.turns)
+    pairs = zip(_quantities(source, same_trees), _quantities(result, same_trees), strict=True)
     return Likeness(
         block_size=source.block_size,
         tokens=source.tokens,
@@ -59,12 +62,12 @@ def likeness(source: Sample, result: Sample) -> Likeness:
     )
 
 
-def _quantities(sample: Sample) -> list[tuple[str, str, Sequence[float]]]:
+def _quantities(sample: Sample, same_trees: bool) -> list[tuple[str, str, Sequence[float]]]:
     kinds = {"root": sample.root, "sub-agent": sample.sub_agent}
     out: list[tuple[str, str, Sequence[float]]] = [
         ("input", "tokens", sample.input_tokens),
         ("gap between roots", "s", sample.gap_s),
-        ("a shared block's trees", "trees", sample.shared_by),
+        ("a shared block's trees", "trees", sample.shared_by if same_trees else []),
     ]
     for name, kind in kinds.items():
         out += [

@@ -36,5 +36,6 @@ def fit(trace: TraceFile, *, block_size: int | None = None) -> Fitted:
     """Measure an open trace, of text or of hash ids. block_size: for text."""
     name = trace.header.name or trace.path.stem
     measured = sample(BlockedTrace(trace, block_size=block_size))
-    about = f"{name}: {trace.tree_count} trees, {trace.session_count} sessions, {trace.turn_count} turns"
+    counts = {"tree": trace.tree_count, "session": trace.session_count, "turn": trace.turn_count}
+    about = f"{name}: " + ", ".join(f"{n} {noun}" + ("" if n == 1 else "s") for noun, n in counts.items())
     return Fitted(name=name, sample=measured, recipe=fitted(measured, f"like-{name}", about))

@@ -57,7 +57,7 @@ class KindSample(msgspec.Struct):
     pause_s: list[list[tuple[int, float]]] = []
     cuts: list[BeginSample] = []
     after: list[tuple[int, BeginSample | None]] = []
-    """For each turn but first ones: tokens of the one before, and how it was cut, if it was."""
+    """For each turn after one of at least a whole block: tokens of that one, and how this one cuts it, if it does."""
     turn_numbers: Counter[int] = msgspec.field(default_factory=Counter)
     """How many sessions have each turn."""
     spawns: list[SpawnSample] = []
@@ -184,7 +184,9 @@ class _Sharing:
         group = out.root if seen.kind == "root" else out.sub_agent
         cut: BeginSample | None = None
         if not first and kept >= full and sent_before == kept:
-            seen.growth.append((request.turn, max(0, request.input_tokens - seen.tokens)))
+            # Of a prompt without a whole block nobody can tell whether it was kept: a shorter one did not grow.
+            if full or request.input_tokens >= seen.tokens:
+                seen.growth.append((request.turn, max(0, request.input_tokens - seen.tokens)))
         else:
             with_, lag = self._class(seen, giver, sent_before, kept, first)
             begin = BeginSample(
@@ -200,7 +202,7 @@ class _Sharing:
             )
             (group.begins if first else group.cuts).append(begin)
             cut = begin
-        if not first:
+        if full:
             group.after.append((seen.tokens, cut))
         seen.nodes, seen.tokens = nodes, request.input_tokens
 

@@ -79,11 +79,19 @@ def _read(path: Path, texts: list[tuple[Path, str]]) -> dict[str, Any]:
         return table
     if not isinstance(base, str):
         raise _wrong(texts, "extends", "the name of a bundled recipe, or a file beside this one" + _found(base))
-    beside = path.parent / base
-    found = beside if beside.is_file() else resolve_recipe(base)
+    found = _base_path(path, base, texts)
     if len(texts) >= _MOST_BASES or found.resolve() in {known.resolve() for known, _ in texts}:
         raise _wrong(texts[:1], "extends", f'"{base}" extends this recipe again')
     return _laid_over(_read(found, texts), table)
+
+
+def _base_path(path: Path, base: str, texts: list[tuple[Path, str]]) -> Path:
+    try:
+        beside = path.parent / base
+        return beside if beside.is_file() else resolve_recipe(base)
+    except (InputError, ValueError) as error:
+        message = f'no file "{base}" beside it, and no bundled recipe of that name'
+        raise _wrong(texts, "extends", message, hint=getattr(error, "hint", None)) from None
 
 
 def _laid_over(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
