@@ -217,6 +217,33 @@ def test_spans_of_agents_are_sessions(tmp_path: Path) -> None:
     assert "agents" in report.facts
 
 
+def test_requests_of_a_tool_and_agents_side_by_side(tmp_path: Path) -> None:
+    """Below a span that is no agent: what a tool asks is its own, and a second agent is no turn of the first."""
+
+    def agent(number: int, start: float, end: float, name: str) -> dict[str, Any]:
+        attributes = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": name}
+        return span(number, start, end, attributes, parent_span_id="s1")
+
+    tool = span(4, 3, 5, {"gen_ai.operation.name": "execute_tool"}, parent_span_id="s2")
+    path = written(
+        tmp_path,
+        span(1, 0, 30, {}, name="workflow"),
+        agent(2, 0, 10, "lead"),
+        span(3, 1, 2, chat(user("go")), parent_span_id="s2"),
+        tool,
+        span(5, 3.5, 4, chat(user("summarise")), parent_span_id="s4"),
+        span(6, 6, 7, chat(user("go"), said("s"), user("on")), parent_span_id="s2"),
+        agent(7, 11, 20, "critic"),
+        span(8, 12, 13, chat(user("judge")), parent_span_id="s7"),
+    )
+    got = imported(path)
+    assert turns_by_session(got) == {"t1": 2, "t1.s4": 1, "t1.1": 1}
+    assert got.sessions["t1"].turns[1].append == (said("s"), user("on"))
+    assert (got.sessions["t1"].turns[1].after, got.sessions["t1"].turns[1].delay_s) == (("t1.s4",), 2.0)
+    assert (got.sessions["t1.1"].turns[0].parent, got.sessions["t1.1"].turns[0].delay_s) == (TurnRef("t1", 1), 5.0)
+    assert got.report.dropped == {"other_spans": 4}
+
+
 def test_what_is_no_request_of_its_own_is_left_out(tmp_path: Path) -> None:
     path = written(
         tmp_path,

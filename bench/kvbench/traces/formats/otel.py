@@ -34,16 +34,18 @@ _SESSION = (
 )
 _USAGE = "gen_ai.usage."
 _TTFT = ("gen_ai.response.time_to_first_chunk", "gen_ai.server.time_to_first_token")
+_CALLERS = ("agent", "tool")
 _Key = tuple[str, str]
 
 
 class _Node(msgspec.Struct):
-    """What is known of a span, calls or not. calls: requests made directly by this run of an agent."""
+    """What is known of a span, a request or not. calls: requests made directly by this run of an agent or tool."""
 
     parent: _Key
     kind: Kind
     start_s: float
     end_s: float
+    agent: str | None
     wraps: bool = False
     calls: int = 0
 
@@ -69,7 +71,9 @@ class OtelConverter:
                     parent = (span.trace_id, span.parent_id) if span.parent_id else ("", "")
                     start_s = nan if span.start_s is None else span.start_s
                     end_s = nan if span.end_s is None else span.end_s
-                    self._nodes.setdefault((span.trace_id, span.span_id), _Node(parent, span.kind, start_s, end_s))
+                    self._nodes.setdefault(
+                        (span.trace_id, span.span_id), _Node(parent, span.kind, start_s, end_s, span.agent)
+                    )
             except LineError as error:
                 self._import.error(line, error)
 
@@ -88,15 +92,17 @@ class OtelConverter:
         if named:
             self._import.facts["sessions"] = f"requests of one {named}"
         if self._agents:
-            self._import.facts["agents"] = "each run of an agent inside another's is a session of its own"
+            self._import.facts["agents"] = (
+                "each run of an agent inside another's, or inside a tool, is a session of its own"
+            )
 
     def _mark(self, node: _Node) -> None:
         """A request inside a request is the same one, seen by two instrumentations; the inner one is nearer to it."""
-        for key, above in self._above(node):
+        for _, above in self._above(node):
             if above.kind == "call" and above.start_s <= node.start_s and node.end_s <= above.end_s:
                 above.wraps = True
-            if above.kind == "agent":
-                self._nodes[key].calls += 1
+            if above.kind in _CALLERS:
+                above.calls += 1
                 return
 
     def _above(self, node: _Node) -> list[tuple[_Key, _Node]]:
@@ -156,7 +162,7 @@ class OtelConverter:
             session=session,
             weak=weak,
             parent=parent,
-            agent=span.agent,
+            agent=self._agent(span, node),
             model=model if isinstance(model, str) and model else None,
             start_s=span.start_s,
             end_s=span.end_s,
@@ -169,17 +175,25 @@ class OtelConverter:
         self._notes.update(notes)
         self._conversations.add(call)
 
+    def _agent(self, span: Span, node: _Node) -> str | None:
+        """Who made the request: as its span says, or the run of an agent around it, or else its service."""
+        if span.agent is not None:
+            return span.agent
+        around = (above.agent for _, above in self._above(node) if above.kind == "agent")
+        return next((agent for agent in around if agent is not None), span.service)
+
     def _session(self, span: Span, node: _Node) -> tuple[str | None, str | None, bool]:
         """The request's session, the one that called it, and whether others may go on with what it began."""
         name = next((name for name in _SESSION if span.attributes.get(name) not in (None, "")), "")
         base = str(span.attributes[name]) if name else span.trace_id
         if base:
             self._named_by[name or "trace"] += 1
-        agents = [key for key, above in self._above(node) if above.kind == "agent" and above.calls]
-        # The outermost agent is the conversation itself.
-        names = [f"{base or 'trace'}.{key[1]}" for key in agents[:-1]] + [base or "trace"]
-        if len(agents) < 2:
+        callers = [(key, above) for key, above in self._above(node) if above.kind in _CALLERS and above.calls]
+        if callers and callers[-1][1].kind == "agent":
+            del callers[-1]  # The outermost agent is the conversation itself.
+        if not callers:
             return base or None, None, not name
+        names = [f"{base or 'trace'}.{key[1]}" for key, _ in callers] + [base or "trace"]
         self._agents = True
         return names[0], names[1], False
 

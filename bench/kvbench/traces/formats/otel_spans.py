@@ -11,7 +11,7 @@ from kvbench.traces.formats.calls import time_s
 from kvbench.traces.formats.otel_messages import Attributes
 from kvbench.traces.lines import LineError
 
-Kind = Literal["call", "agent", "other"]
+Kind = Literal["call", "agent", "tool", "other"]
 
 _CALLS = frozenset({"chat", "text_completion", "generate_content"})
 _CALL_MARKS = (
@@ -25,7 +25,7 @@ _CALL_MARKS = (
 class Span(msgspec.Struct):
     """field: where it stands in its object. Times in seconds of Unix time; failed: its status says so.
 
-    agent: who made it, an agent or else a service.
+    agent: who made it, where the span itself says; service: whose process it ran in.
     """
 
     field: str
@@ -39,10 +39,11 @@ class Span(msgspec.Struct):
     end_s: float | None
     failed: bool
     agent: str | None
+    service: str | None
 
     @property
     def kind(self) -> Kind:
-        """A request to a model, a run of an agent that makes some, or anything else (tools, retrieval, HTTP ...)."""
+        """A request to a model, a run of an agent or a tool that may make some, or anything else (HTTP ...)."""
         operation = self.attributes.get("gen_ai.operation.name")
         if not isinstance(operation, str | None):
             return "other"
@@ -50,6 +51,8 @@ class Span(msgspec.Struct):
             return "call"
         if operation in ("invoke_agent", "invoke_workflow"):
             return "agent"
+        if operation == "execute_tool":
+            return "tool"
         if operation is None and any(name in self.attributes for name in _CALL_MARKS):
             return "call"
         return "other"
@@ -102,7 +105,8 @@ def _span(span: Any, field: str, *, trace_id: Any = None, resource: Attributes |
     common = (
         _attributes(span.get("resource_attributes"), f"{prefix}resource_attributes") if resource is None else resource
     )
-    agent = attributes.get("gen_ai.agent.id", attributes.get("gen_ai.agent.name", common.get("service.name")))
+    agent = attributes.get("gen_ai.agent.id", attributes.get("gen_ai.agent.name"))
+    service = common.get("service.name")
     return Span(
         field=field,
         trace_id=str(trace or ""),
@@ -115,6 +119,7 @@ def _span(span: Any, field: str, *, trace_id: Any = None, resource: Attributes |
         end_s=time_s(*given("end_time", "endTimeUnixNano", "end_time_unix_nano", "endTime")),
         failed=code in (2, "2", "ERROR", "STATUS_CODE_ERROR", "StatusCode.ERROR"),
         agent=agent if isinstance(agent, str) else None,
+        service=service if isinstance(service, str) else None,
     )
 
 
