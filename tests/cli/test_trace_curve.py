@@ -12,7 +12,7 @@ from tests.public_traces import data
 from typer.testing import CliRunner
 
 from kvbench.cli.trace import app
-from kvbench.errors import KvbenchError
+from kvbench.errors import KvbenchError, RefusedError
 
 ROWS = [
     {"kvbench_trace": 1, "name": "<i>small</i>", "block_size": 4},
@@ -97,6 +97,40 @@ def test_sub_agents_dated_by_their_end_are_told(kvbench: Kvbench) -> None:
     assert "dates 4 sub-agents by their end" in done.stderr
     assert json.loads(done.stdout)["notes"] == [done.stderr.removeprefix("note: ").strip()]
     assert kvbench("trace", "curve", path, "--times", "replay").stderr == ""
+
+
+LENGTHS = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04,3180,8\n"
+
+
+def test_lengths_alone_have_no_hit_rate(tmp_path: Path) -> None:
+    (tmp_path / "azure.csv").write_text(LENGTHS)
+    converted = tmp_path / "native.jsonl"
+    assert CliRunner().invoke(app, ["convert", str(tmp_path / "azure.csv"), str(converted)]).exit_code == 0
+    doubled = tmp_path / "doubled.jsonl"
+    assert CliRunner().invoke(app, ["transform", str(converted), "--copies", "2", "-o", str(doubled)]).exit_code == 0
+    for path in (tmp_path / "azure.csv", converted, doubled):
+        result = CliRunner().invoke(app, ["curve", str(path)])
+        assert isinstance(result.exception, RefusedError)
+        assert "which prompts begin alike is not known" in result.exception.message
+        shown = json.loads(CliRunner().invoke(app, ["info", str(path), "--json"]).stdout)
+        assert (shown["ceiling"], shown["sharing"], shown["unique_blocks"]) == (None, None, None)
+        assert shown["working_set"]["peak_tokens"] is None
+        assert (
+            "ceiling    not known: the source has lengths alone" in CliRunner().invoke(app, ["info", str(path)]).stdout
+        )
+
+
+def test_text_that_is_not_all_that_was_sent_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    turn = {"session_id": "a", "turn": 0, "append": [{"role": "user", "content": "x" * 400}], "input_tokens": 1000}
+    path.write_text("".join(json.dumps(row) + "\n" for row in ({"kvbench_trace": 1}, turn)))
+    (note,) = json.loads(CliRunner().invoke(app, ["curve", str(path), "--json"]).stdout)["notes"]
+    assert note.startswith(
+        "the turns with text say they have 1,000 input tokens, and what the trace has of them comes to 100"
+    )
+    assert "(10%)" in note
+    path.write_text(path.read_text().replace("1000", "105"))
+    assert json.loads(CliRunner().invoke(app, ["curve", str(path), "--json"]).stdout)["notes"] == []
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from kvbench.cli.trace_options import (
 )
 
 if TYPE_CHECKING:
+    from kvbench.traces.blocks import BlockedTrace
     from kvbench.traces.import_report import ImportReport
 
 
@@ -73,7 +74,7 @@ def curve(
 
     The rule (eviction order, weighting, warm-up, partial blocks) is printed with it: a hit rate hangs on its rule.
     """
-    from kvbench.errors import UsageError
+    from kvbench.errors import RefusedError, UsageError
     from kvbench.render.curve_text import curve_json, curve_lines
     from kvbench.traces.blocks import BlockedTrace
     from kvbench.traces.bundled import resolve_trace
@@ -104,6 +105,12 @@ def curve(
     counts = load_tokenizer(tokenizer) if tokenizer is not None else None
     with open_workload(resolve_trace(trace), format=format, nested_t=nested_t) as opened:
         blocked = BlockedTrace(opened, block_size=block_size, tokenizer=counts, times=times)
+        if opened.header.prefixes == "unknown":
+            raise RefusedError(
+                f"{opened.path}: arrivals and lengths alone; which prompts begin alike is not known, so there is no "
+                "hit rate to compute",
+                hint="a source with hash ids or text has one",
+            )
         traffic = read_traffic(blocked)
         imported = opened.imported
     if counts is not None and not blocked.text_turns:
@@ -112,7 +119,7 @@ def curve(
             hint="leave it out; the trace gives lengths",
         )
     measured = measure(traffic, asked)
-    notes = _notes(imported, times, traffic.other_parts)
+    notes = _notes(imported, times, blocked)
     for note in notes:
         typer.echo(f"note: {note}", err=True)
     name = opened.header.name or opened.path.stem
@@ -162,7 +169,7 @@ def _rates(text: str | None) -> list[float]:
     return found
 
 
-def _notes(imported: ImportReport | None, times: str, other_parts: int) -> list[str]:
+def _notes(imported: ImportReport | None, times: str, blocked: BlockedTrace) -> list[str]:
     """What a reader of the figures has to know beside the rule."""
     notes = []
     dated_by_end = imported.marker.get("end", 0) if imported is not None else 0
@@ -172,6 +179,10 @@ def _notes(imported: ImportReport | None, times: str, other_parts: int) -> list[
             "times of their requests as if it were their start: here requests go by the times as they are written; "
             "--times replay puts sub-agents where they will have run"
         )
-    if other_parts:
-        notes.append(f"{other_parts:,} parts of messages are not text (pictures, files): each is counted as one token")
+    if doubt := blocked.text_doubt():
+        notes.append(doubt)
+    if blocked.other_parts:
+        notes.append(
+            f"{blocked.other_parts:,} parts of messages are not text (pictures, files): each is counted as one token"
+        )
     return notes

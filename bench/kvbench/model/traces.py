@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -13,12 +13,16 @@ Message = dict[str, Any]
 
 
 class TraceHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """First line of a native trace. `extra` keeps unknown fields."""
+    """First line of a native trace. `extra` keeps unknown fields.
+
+    prefixes: "unknown" where the source says nothing of which prompts begin alike, and the hash ids are made up.
+    """
 
     version: int = TRACE_VERSION
     name: str = ""
     block_size: int | None = None
     source: str | None = None
+    prefixes: Literal["unknown"] | None = None
     extra: dict[str, Any] = {}
 
 

@@ -35,7 +35,7 @@ def curve_lines(name: str, measured: Measured, model: str | None = None) -> list
     lines = [
         _line(
             "trace",
-            f"{safe(name)}: {plural(every.requests, 'request')}{counted}, {every.blocks:,} blocks of "
+            f"{safe(name)}: {plural(every.requests, 'request')}{counted}, {plural(every.blocks, 'block')} of "
             f"{rule.block_size:,} tokens, {every.input_tokens:,} input tokens",
         ),
         _line("blocks", f"{measured.unique_blocks:,} distinct in the whole trace"),
@@ -48,7 +48,9 @@ def curve_lines(name: str, measured: Measured, model: str | None = None) -> list
 def _curve_lines(curve: Curve, *, alone: bool, model: str | None) -> list[str]:
     lines = []
     if not alone:
-        what = f"{plural(curve.requests, 'request')}, {curve.blocks:,} blocks, {curve.input_tokens:,} input tokens"
+        what = (
+            f"{plural(curve.requests, 'request')}, {plural(curve.blocks, 'block')}, {curve.input_tokens:,} input tokens"
+        )
         lines.append(_line(safe(curve.group), what))
     lines.append(_line("ceiling", _ceiling(curve)))
     lines += [_line("needed", _needed(needed)) for needed in curve.needed]
@@ -75,7 +77,7 @@ def _needed(needed: Needed) -> str:
 
 
 def _capacity(blocks: int, tokens: int, in_bytes: int | None) -> str:
-    return f"{blocks:,} blocks ({tokens:,} tokens" + (f", {size(in_bytes)})" if in_bytes is not None else ")")
+    return f"{plural(blocks, 'block')} ({tokens:,} tokens" + (f", {size(in_bytes)})" if in_bytes is not None else ")")
 
 
 def _table(curve: Curve, model: str | None) -> list[str]:

@@ -23,11 +23,12 @@ def info_json(stats: TraceStats, bytes_per_token: Fraction | None) -> dict[str, 
 
 
 def _working_set(stats: TraceStats, bytes_per_token: Fraction | None) -> dict[str, Any]:
-    """What blocks take whole; None where there is no mean, or no bytes a token."""
+    """What blocks take whole; None where it is not known, there is no mean, or no bytes a token."""
     level = stats.load.working_set_blocks
+    peak, mean = (None, None) if level is None else (level.peak, level.mean)
     tokens = {
-        "peak": level.peak * stats.block_size,
-        "mean": None if level.mean is None else level.mean * stats.block_size,
+        "peak": None if peak is None else peak * stats.block_size,
+        "mean": None if mean is None else mean * stats.block_size,
     }
 
     def in_bytes(count: float | None) -> int | None:
@@ -106,6 +107,8 @@ def _pauses(stats: TraceStats) -> str:
 
 def _cache_rows(stats: TraceStats) -> list[tuple[str, str]]:
     ceiling, shared = stats.ceiling, stats.sharing
+    if ceiling is None or shared is None:
+        return [("ceiling", "not known: the source has lengths alone, and not which prompts begin alike")]
     rows = [
         (
             "blocks",
@@ -117,6 +120,8 @@ def _cache_rows(stats: TraceStats) -> list[tuple[str, str]]:
             f"{percent(ceiling.own_token_hit_rate)} from the session's own previous turn",
         ),
     ]
+    if stats.text_doubt is not None:
+        rows.insert(1, ("", stats.text_doubt))
     if ceiling.eligible_hit_rate is not None:
         rows.append(("", f"eligible {percent(ceiling.eligible_hit_rate)} of what each session had put there itself"))
     if shared.share is not None and shared.pieces:
@@ -146,6 +151,8 @@ def _load_rows(stats: TraceStats, bytes_per_token: Fraction | None) -> list[tupl
         live = f"sessions {_level(load.live_sessions)}; requests in flight "
         live += "not known: not every answer has a duration" if load.in_flight is None else _level(load.in_flight)
     found = _working_set(stats, bytes_per_token)
+    if found["peak_tokens"] is None:
+        return [("live", live)]
 
     def amount(name: str) -> str:
         tokens, in_bytes = found[f"{name}_tokens"], found[f"{name}_bytes"]

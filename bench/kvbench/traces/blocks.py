@@ -97,6 +97,8 @@ class BlockedTrace:
         self.text_turns = 0
         self.recorded_trees = 0
         """Trees read so far by `requests` that the source's own times order."""
+        self.text_said_tokens = self.text_rendered_tokens = 0
+        """Of the turns read so far that have text and say their length: what they say, and what was rendered."""
         self._times = times
         self._tokenizer = tokenizer
         self.text_rule = ContentRule(self.block_size, tokenizer, trace.prefixes)
@@ -105,6 +107,17 @@ class BlockedTrace:
     def other_parts(self) -> int:
         """Parts of messages read so far that are not text: each stands as one token."""
         return self.text_rule.other_parts
+
+    def text_doubt(self) -> str | None:
+        """A sentence where what was rendered is not what the turns say they sent, by more than a tenth."""
+        said, rendered = self.text_said_tokens, self.text_rendered_tokens
+        if abs(rendered - said) <= 0.1 * said:
+            return None
+        return (
+            f"the turns with text say they have {said:,} input tokens, and what the trace has of them comes to "
+            f"{rendered:,} ({rendered / said * 100:.0f}%): blocks and hits are of the latter; what is not in the trace "
+            "(a system prompt, tool schemas, the chat template) or is counted otherwise is not in them"
+        )
 
     def blocking(self) -> Blocking:
         """What was done to the turns read so far."""
@@ -192,8 +205,13 @@ class _Cutter:
         if turn.model is not None:
             self.model = turn.model
         if self._text is not None:
-            self._blocked.text_turns += 1
-            return self._text.next(turn)
+            blocked = self._blocked
+            blocked.text_turns += 1
+            cut = self._text.next(turn)
+            if turn.input_tokens is not None:
+                blocked.text_said_tokens += turn.input_tokens
+                blocked.text_rendered_tokens += cut[2]
+            return cut
         assert turn.hash_ids is not None
         assert turn.input_tokens is not None
         self._blocked.hashed_turns += 1

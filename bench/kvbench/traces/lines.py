@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -48,6 +48,7 @@ class _HeaderLine(msgspec.Struct, omit_defaults=True):
     name: str | None = None
     block_size: _Tokens | None = None
     source: str | None = None
+    prefixes: Literal["unknown"] | None = None
 
 
 class _PrefixLine(msgspec.Struct, omit_defaults=True):
@@ -131,6 +132,7 @@ def decode_header(raw: bytes) -> TraceHeader:
         name=line.name or "",
         block_size=line.block_size,
         source=line.source,
+        prefixes=line.prefixes,
         extra=_extra(raw, line),
     )
 

@@ -12,7 +12,12 @@ from kvbench.model import SharedPrompt, TraceHeader, Tree, Turn
 
 
 def header_line(header: TraceHeader) -> bytes:
-    known = {"name": header.name or None, "block_size": header.block_size, "source": header.source}
+    known = {
+        "name": header.name or None,
+        "block_size": header.block_size,
+        "source": header.source,
+        "prefixes": header.prefixes,
+    }
     return _line({"kvbench_trace": header.version, **_given(known), **header.extra})
 
 

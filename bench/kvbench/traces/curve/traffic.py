@@ -34,7 +34,6 @@ class Traffic:
     repeated_ids: int
     trees: int
     recorded_trees: int
-    other_parts: int
 
     @property
     def requests(self) -> int:
@@ -91,7 +90,6 @@ class TrafficReader:
             repeated_ids=int((times > 1).sum()),
             trees=blocked.trace.tree_count,
             recorded_trees=blocked.recorded_trees,
-            other_parts=blocked.other_parts,
         )
 
 

@@ -118,7 +118,7 @@ class ArrivalsConverter:
         self._last: int | None = None
         self._conversations: dict[str, _Conversation] = {}
         self._linked = 0
-        self._sink.header(msgspec.structs.replace(self._import.header, block_size=BLOCK_SIZE))
+        self._sink.header(msgspec.structs.replace(self._import.header, block_size=BLOCK_SIZE, prefixes="unknown"))
 
     def _convert(self, file: SourceFile) -> bool:
         """All rows of a file. False, at the first that is earlier than the time base."""

@@ -30,7 +30,7 @@ class CodexExecConverter:
         self._others = OtherLines(target)
         self._lines = 0
         self._failed = 0
-        target.sink.header(msgspec.structs.replace(target.header, block_size=BLOCK_SIZE))
+        target.sink.header(msgspec.structs.replace(target.header, block_size=BLOCK_SIZE, prefixes="unknown"))
 
     def file(self, file: SourceFile) -> None:
         thread, name, number, tools = file.path.stem.partition(".")[0], "", 0, 0

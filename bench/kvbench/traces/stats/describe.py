@@ -20,14 +20,19 @@ DEFAULT_TTL_S = 300.0
 
 
 class TraceStats(msgspec.Struct, frozen=True, kw_only=True):
-    """totals: what the lines say. The rest is about blocks of block_size tokens, which `tokens` says the source of."""
+    """totals: what the lines say. The rest is about blocks of block_size tokens, which `tokens` says the source of.
+
+    unique_blocks, ceiling, sharing and the load's working set are None where the trace's source does not know which
+    prompts begin alike. text_doubt: where the text is not all that was sent.
+    """
 
     totals: Totals
     block_size: int
     tokens: str
-    unique_blocks: int
-    ceiling: Ceiling
-    sharing: Sharing
+    text_doubt: str | None
+    unique_blocks: int | None
+    ceiling: Ceiling | None
+    sharing: Sharing | None
     load: Load
 
 
@@ -46,14 +51,16 @@ def trace_stats(trace: TraceFile, *, ttl_s: float = DEFAULT_TTL_S) -> TraceStats
         reader.add(request)
         seen.add(request)
     traffic = reader.traffic(blocked)
+    known = trace.header.prefixes != "unknown"
     by_time = np.argsort(np.array(seen.starts_s), kind="stable")
     return TraceStats(
         totals=counter.result(),
         block_size=blocked.block_size,
         tokens=traffic.blocking.tokens,
-        unique_blocks=traffic.unique_blocks,
-        ceiling=ceiling(traffic, seen.turns, by_time),
-        sharing=sharing(reader, seen.turns, blocked.block_size),
+        text_doubt=blocked.text_doubt(),
+        unique_blocks=traffic.unique_blocks if known else None,
+        ceiling=ceiling(traffic, seen.turns, by_time) if known else None,
+        sharing=sharing(reader, seen.turns, blocked.block_size) if known else None,
         load=load(
             traffic,
             session_begin_s=seen.session_begin_s,
@@ -61,6 +68,7 @@ def trace_stats(trace: TraceFile, *, ttl_s: float = DEFAULT_TTL_S) -> TraceStats
             ends_s=np.array(seen.ends_s)[by_time].tolist(),
             all_dated=not counter.undated,
             ttl_s=ttl_s,
+            working_set=known,
         ),
     )
 

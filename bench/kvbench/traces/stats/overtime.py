@@ -31,18 +31,18 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     live_sessions_peak: int | None
     in_flight_peak: int | None
-    working_set_blocks_peak: int
+    working_set_blocks_peak: int | None
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """A session is live from its first turn's start to its last one's end; an answer takes its recorded duration, or no
     time. live_sessions: None where no session takes any. in_flight: None unless every turn has a duration.
-    working_set_blocks: distinct blocks touched in the last ttl_s."""
+    working_set_blocks: distinct blocks touched in the last ttl_s; None where it is not known which are."""
 
     ttl_s: float
     live_sessions: Level | None
     in_flight: Level | None
-    working_set_blocks: Level
+    working_set_blocks: Level | None
     intervals: tuple[Interval, ...]
 
 
@@ -75,13 +75,14 @@ def load(
     ends_s: Sequence[float],
     all_dated: bool,
     ttl_s: float,
+    working_set: bool,
 ) -> Load:
     """session_*: one entry a session; ends_s: of requests, in order of time. all_dated: every answer has a duration."""
     begins, session_ends, ends = np.array(session_begin_s), np.array(session_end_s), np.array(ends_s)
     starts = traffic.start_s
     live = _between(begins, session_ends) if bool((session_ends > begins).any()) else None
     in_flight = _between(starts, ends) if all_dated else None
-    touched = _working_set(traffic, ttl_s)
+    touched = _working_set(traffic, ttl_s) if working_set else None
     first, last = float(starts[0]), float(max(starts[-1], ends.max(), session_ends.max()))
     edges = np.linspace(first, last, INTERVALS + 1) if last > first else np.array([first, first])
     places = np.clip(np.searchsorted(edges, starts, side="right") - 1, 0, len(edges) - 2)
@@ -96,14 +97,14 @@ def load(
                 requests=arrived[i],
                 live_sessions_peak=None if live is None else live.peak(begin, upto),
                 in_flight_peak=None if in_flight is None else in_flight.peak(begin, upto),
-                working_set_blocks_peak=touched.peak(begin, upto),
+                working_set_blocks_peak=None if touched is None else touched.peak(begin, upto),
             )
         )
     return Load(
         ttl_s=ttl_s,
         live_sessions=None if live is None else live.level(first, last),
         in_flight=None if in_flight is None else in_flight.level(first, last),
-        working_set_blocks=touched.level(first, float(starts[-1])),
+        working_set_blocks=None if touched is None else touched.level(first, float(starts[-1])),
         intervals=tuple(intervals),
     )
 

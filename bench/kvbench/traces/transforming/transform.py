@@ -77,7 +77,14 @@ def transform(sources: Sequence[TraceFile], wanted: Transform, write: Write) -> 
 def _header(sources: Sequence[TraceFile], wanted: Transform, block_size: int | None) -> TraceHeader:
     names = [source.header.name or source.path.stem for source in sources]
     made = "; ".join(part for part in ("transformed from " + ", ".join(names), wanted.words()) if part)
-    return TraceHeader(name="+".join(names), block_size=block_size, source=made, extra=sources[0].header.extra)
+    unknown = any(source.header.prefixes == "unknown" for source in sources)
+    return TraceHeader(
+        name="+".join(names),
+        block_size=block_size,
+        source=made,
+        prefixes="unknown" if unknown else None,
+        extra=sources[0].header.extra,
+    )
 
 
 def _block_size(sources: Sequence[TraceFile]) -> int | None:

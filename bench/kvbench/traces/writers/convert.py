@@ -148,7 +148,10 @@ class Conversion:
     def _hashed_native(self, out: BinaryIO) -> ExportReport:
         found, anonymous = self._found, self._anonymous
         header = TraceHeader(
-            name="anonymous", block_size=self._blocked.block_size, source=f"anonymised; lengths: {self._lengths()}"
+            name="anonymous",
+            block_size=self._blocked.block_size,
+            source=f"anonymised; lengths: {self._lengths()}",
+            prefixes=self._trace.header.prefixes,
         )
         out.write(header_line(header))
         sums = _Sums()
