@@ -277,6 +277,7 @@ def test_what_is_no_message_is_left_out_with_its_line(tmp_path: Path) -> None:
         "text",
         {"type": "user", "message": "x"},
         {"type": "user", "message": {"role": "user", "content": 5}},
+        user("u6", "a4", 1, [{"type": "tool_result", "tool_use_id": "t1", "content": 7}]),
         {**user("u5", None, 1, "x"), "timestamp": "yesterday"},
         {**answer("a9", "u4", 21, "e", text("API Error"), (0, 0, 0, 0)), "isApiErrorMessage": True},
         SESSION[8],
@@ -285,7 +286,7 @@ def test_what_is_no_message_is_left_out_with_its_line(tmp_path: Path) -> None:
     with path.open("a") as file:
         file.write("".join(json.dumps(line) + "\n" for line in broken) + '{"type": "user", "uu')
     assert accounted(path) == {
-        "broken": 3,
+        "broken": 4,
         "no_object": 3,
         "no_prompt": 1,
         "other_kinds": 2,
@@ -298,8 +299,9 @@ def test_what_is_no_message_is_left_out_with_its_line(tmp_path: Path) -> None:
         told = {item.line: item.reason for item in opened.imported.dropped_lines}
     assert told[11] == "expected a JSON object, got array"
     assert told[14] == "message.content: neither text nor content blocks"
-    assert told[15].startswith('timestamp: "yesterday" is no time')
-    assert told[19] == "the line ends inside its JSON"
+    assert told[15] == "message.content[0]: expected text or an array of content blocks"
+    assert told[16].startswith('timestamp: "yesterday" is no time')
+    assert told[20] == "the line ends inside its JSON"
     assert not validate_workload(path).errors
 
 

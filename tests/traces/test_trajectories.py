@@ -14,6 +14,7 @@ from kvbench.traces.importing import open_workload, sniff, validate_workload
 DATA = os.environ.get("KVBENCH_TEST_DATA")
 needs_data = pytest.mark.skipif(DATA is None, reason="KVBENCH_TEST_DATA is not set")
 Obj = dict[str, Any]
+CALLS = "expected an array of calls, each with a function"
 
 
 def write(tmp_path: Path, value: Any, name: str = "t.traj", **style: Any) -> Path:
@@ -108,7 +109,9 @@ def test_the_agents_own_totals_are_compared(tmp_path: Path) -> None:
         (5, "history[2]: a message is an object"),
         ({"content": "x"}, 'history[2][0]: a message is an object with a "role"'),
         ({"role": "user", "content": 5}, "history[2].content: expected text or an array of parts"),
-        ({"role": "assistant", "tool_calls": "x"}, "history[2].tool_calls: expected an array of objects"),
+        ({"role": "assistant", "tool_calls": "x"}, f"history[2].tool_calls: {CALLS}"),
+        ({"role": "assistant", "tool_calls": [{"function": "f"}]}, f"history[2].tool_calls: {CALLS}"),
+        ({"role": "tool", "tool_call_id": 5}, "history[2].tool_call_id: expected text"),
     ],
 )
 def test_a_bad_message_is_left_out_and_named(tmp_path: Path, bad: Any, reason: str) -> None:

@@ -66,6 +66,7 @@ class BailianConverter:
         self._import = target
         self._sink = target.sink
         self._files = 0
+        self._blocks: _AsTheyAre | _Chained = _AsTheyAre()
 
     def file(self, file: SourceFile) -> None:
         self._files += 1

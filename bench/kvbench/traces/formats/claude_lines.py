@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from kvbench.traces.formats.calls import time_s
+from kvbench.traces.formats.messages import chat_messages
 from kvbench.traces.lines import LineError
 
 SIDECHAIN = "sidechain "
@@ -257,6 +258,10 @@ def message_line(obj: dict[str, Any], number: int, file: str | None, stem: str) 
         raise LineError("neither text nor content blocks", field="message.content")
     if kind == "assistant" and message.get("usage") is not None and not isinstance(message["usage"], dict):
         raise LineError("expected an object", field="message.usage")
+    try:  # What cannot be sent is left out here, so that it is told of its line.
+        chat_messages([{"role": kind, "content": content}], Counter(), field="message")
+    except LineError as error:
+        raise LineError(error.message, field=(error.field or "").replace("message[0]", "message", 1)) from None
     result = obj.get("toolUseResult")
     agent = obj.get("agentId")
     sidechain = obj.get("isSidechain") is True

@@ -139,10 +139,18 @@ def sent_message(message: Any, notes: Counter[str], field: str) -> list[Message]
     if content is not None and not isinstance(content, (str, list)):
         raise LineError("expected text or an array of parts", field=f"{field}.content")
     calls = out.get("tool_calls")
-    if calls is not None and not (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
-        raise LineError("expected an array of objects", field=f"{field}.tool_calls")
+    if calls is not None and not (isinstance(calls, list) and all(map(_is_call, calls))):
+        raise LineError("expected an array of calls, each with a function", field=f"{field}.tool_calls")
+    for name in ("tool_call_id", "reasoning_content", "name"):
+        if name in out and not isinstance(out[name], str):
+            raise LineError("expected text", field=f"{field}.{name}")
     out.setdefault("content", None if calls else "")
     return chat_messages([out], notes, field=field)
+
+
+def _is_call(call: Any) -> bool:
+    function = call.get("function") if isinstance(call, dict) else None
+    return isinstance(function, dict) and isinstance(function.get("name"), str)
 
 
 def openai_usage(usage: Any, notes: Counter[str]) -> Usage:
