@@ -24,6 +24,7 @@ def test_the_name_says_how_it_is_packed_and_the_bytes_are_the_same_every_time(tm
         packed = write(tmp_path / f"t.jsonl{suffix}")
         assert packed == write(tmp_path / f"other.jsonl{suffix}")
         assert len(packed) < 100
+        assert suffix != ".gz" or packed[3:8] == bytes(5)  # no name, no time
         found = (
             gzip.decompress(packed)
             if suffix == ".gz"

@@ -73,8 +73,8 @@ class WekaTraces:
         agents = placed[1:]
         dating = _dated(root, agents)
         self._compare(tree, placed, dating)
-        self.lost["shared"] += len(self._written & numbers.keys())
-        self._written |= numbers.keys()
+        self.lost["shared"] += sum(block in self._written for block in numbers)
+        self._written.update(numbers)
         entries = root.entry.requests or []
         extra = tree.sessions[0].turns[0].extra
         known = {name: extra[name] for name in ("tool_tokens", "system_tokens") if name in extra}
