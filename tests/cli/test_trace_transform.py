@@ -58,6 +58,9 @@ def test_what_cannot_be_done_leaves_no_file(kvbench: Kvbench, tmp_path: Path) ->
     both = kvbench("trace", "transform", "agent-trace", "--from", 5, "--until", 5)
     assert (both.returncode, both.stdout) == (2, "")
     assert "--from 5 --until 5: no time lies in between" in both.stderr
+    nan = kvbench("trace", "transform", "agent-trace", "--until", "nan")
+    assert (nan.returncode, nan.stdout) == (2, "")
+    assert "--until nan: seconds of trace time" in nan.stderr
 
 
 def test_a_trace_may_replace_itself(kvbench: Kvbench, tmp_path: Path) -> None:

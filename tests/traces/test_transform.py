@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 from tests.public_traces import data
 
 from kvbench.errors import InputError, UsageError
+from kvbench.traces.blocks import BlockedTrace
 from kvbench.traces.importing import open_workload, validate_workload
+from kvbench.traces.synth.load import load_recipe, resolve_recipe
+from kvbench.traces.synth.recipe import synthesis
 from kvbench.traces.transforming.plan import Transform
 from kvbench.traces.transforming.transform import TransformReport, transform
 
@@ -274,6 +277,32 @@ def test_copies_of_the_bundled_trace_share_its_prompts_only() -> None:
     for name, text in first.items():
         if "~" in name:
             assert text == "[copy 2] " + first[name.partition("~")[0]]
+
+
+@pytest.mark.parametrize("recipe", [None, "tool-chat"])
+def test_copied_text_hits_what_a_count_of_its_blocks_predicts(tmp_path: Path, recipe: str | None) -> None:
+    """Blocks of 16 estimated tokens: a marker moves what follows it, and may cost or save a block a context."""
+    source = Path(__file__).parents[2] / "workloads" / "agent-trace.jsonl"
+    if recipe is not None:
+        source = tmp_path / "made.jsonl"
+        with source.open("wb") as out:
+            synthesis(load_recipe(resolve_recipe(recipe)), recipe).write(out.write)
+    trees_with = dict[int, set[str]]()
+    for root, chain in block_chains(source):
+        for block in chain:
+            trees_with.setdefault(block, set()).add(root)
+    shared = sum(len(roots) > 1 for roots in trees_with.values())
+    copied = tmp_path / "copied.jsonl"
+    with open_workload(source) as trace, copied.open("wb") as out:
+        report = transform([trace], Transform(copies=3), out.write)
+    distinct = len({block for _, chain in block_chains(copied) for block in chain})
+    assert shared > 90
+    assert abs(distinct - shared - 3 * (len(trees_with) - shared)) <= report.sessions
+
+
+def block_chains(path: Path) -> list[tuple[str, list[int]]]:
+    with open_workload(path) as trace:
+        return [(request.root_id, chain) for request, chain in BlockedTrace(trace, block_size=16).in_order()]
 
 
 # ------------------------------------------------------------------------------------------------------- merging

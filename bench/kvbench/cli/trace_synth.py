@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def synth(
     recipe: Annotated[
-        str | None, typer.Argument(metavar="[RECIPE]", help="A recipe (TOML), or the name of a bundled one.")
+        str | None, typer.Argument(metavar="RECIPE", help="A recipe (TOML), or the name of a bundled one.")
     ] = None,
     output: Annotated[
         Path | None,

@@ -19,7 +19,7 @@ OutputOption = Annotated[
 
 
 def transform(
-    traces: Annotated[list[str], typer.Argument(metavar="TRACE...", help="Traces, or names of bundled workloads.")],
+    traces: Annotated[list[str], typer.Argument(metavar="TRACE", help="Traces, or names of bundled workloads.")],
     output: OutputOption = None,
     session: Annotated[
         list[str] | None,
@@ -61,10 +61,15 @@ def transform(
     from kvbench.errors import UsageError
     from kvbench.traces.bundled import resolve_trace
     from kvbench.traces.importing import open_workload
+    from kvbench.traces.lines import MAX_TIME_S
     from kvbench.traces.output import trace_output
     from kvbench.traces.transforming.plan import Transform
     from kvbench.traces.transforming.transform import transform as make
 
+    times = {"--from": from_s, "--until": until_s, "--spread": spread, "--max-pause": max_pause}
+    for option, value in times.items():
+        if value is not None and not abs(value) <= MAX_TIME_S:
+            raise UsageError(f"{option} {value:g}: seconds of trace time, up to {MAX_TIME_S:g}")
     if from_s is not None and until_s is not None and from_s >= until_s:
         raise UsageError(f"--from {from_s:g} --until {until_s:g}: no time lies in between")
     wanted = Transform(
