@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 NestedT = Literal["auto", "absolute", "relative"]
 
@@ -35,6 +37,8 @@ ModelOption = Annotated[
 
 
 def given_bytes_per_token(given: str | None, model: str | None) -> Fraction | None:
+    from fractions import Fraction
+
     from kvbench.errors import UsageError
 
     if model is not None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tests.public_traces import data
 
 from kvbench.traces.blocks import BlockedTrace
@@ -200,3 +203,72 @@ def test_sub_agents_that_are_dated_by_their_end_run_elsewhere_in_a_replay() -> N
     assert recorded.all.points[0].hit_blocks == 27937
     assert replay.all.points[0].hit_blocks > 34000
     assert "the times of a replay" in replay.rule.requests
+
+
+# ------------------------------------------------------------------------------------------------ whole traces, random
+
+
+@st.composite
+def sessions(draw: st.DrawFn) -> list[list[tuple[float, int, list[int]]]]:
+    """Sessions of turns: (seconds after the turn before, or the start; kept blocks; new ids)."""
+    made = []
+    for _ in range(draw(st.integers(1, 5))):
+        turns, blocks = [], 0
+        for _ in range(draw(st.integers(1, 5))):
+            kept = draw(st.integers(0, blocks))
+            new = draw(st.lists(st.integers(0, 4), max_size=4))
+            turns.append((draw(st.sampled_from([0.0, 0.0, 0.5, 2.0, 7.25])), kept, new))
+            blocks = kept + len(new)
+        made.append(turns)
+    return made
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sessions(),
+    st.sampled_from(["leaf-first", "root-first"]),
+    st.integers(1, 20),
+    st.sampled_from([None, 0.5, 3.0]),
+    st.sampled_from([0.0, 0.5]),
+)
+def test_a_trace_file_hits_what_an_lru_does(
+    tmp_path: Path,
+    made: list[list[tuple[float, int, list[int]]]],
+    order: Order,
+    capacity: int,
+    ttl_s: float | None,
+    warmup: float,
+) -> None:
+    rows, asked = [], []
+    for number, turns in enumerate(made):
+        now, chain = 0.0, list[int]()
+        for at, (pause_s, kept, new) in enumerate(turns):
+            now += pause_s
+            chain = chain[:kept] + new
+            tokens = max(len(chain) * 4 - at % 3, 1)  # whole, or with a last block that is not full
+            asked.append((now, number, at, chain, tokens))
+            rows.append(
+                {"session_id": f"s{number}", "turn": at, "input_tokens": tokens, "keep_blocks": kept, "hash_ids": new}
+                | ({"delay_s": pause_s} if at else {"start_s": pause_s})
+            )
+    asked.sort(key=lambda request: request[:3])
+    cache: OrderedDict[tuple[int, ...], float] = OrderedDict()
+    hits, hit_tokens = 0, 0
+    for index, (now, _, _, chain, tokens) in enumerate(asked):
+        heads = [tuple(chain[:k]) for k in range(1, len(chain) + 1)]
+        found = 0
+        while found < len(heads) and heads[found] in cache:
+            if ttl_s is not None and now - cache[heads[found]] > ttl_s:
+                break
+            found += 1
+        if index >= int(warmup * len(asked)):
+            hits += found
+            hit_tokens += min(found * 4, tokens)
+        for head in heads[::-1] if order == "leaf-first" else heads:
+            cache[head] = now
+            cache.move_to_end(head)
+            if len(cache) > capacity:
+                cache.popitem(last=False)
+    path = write(tmp_path / "random.jsonl", *rows)
+    measured = curve(path, order=order, capacities_blocks=[capacity], ttl_s=ttl_s, warmup=warmup)
+    assert points(measured) == [(capacity, hits, hit_tokens)]
