@@ -9,16 +9,16 @@ from tests.imported import imported, lines, problems, said, user
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+CALL = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+}
+RESULT = {"role": "tool", "tool_call_id": "c", "content": "42"}
 
 
 def test_the_kth_request_sends_what_stands_before_the_kth_answer(tmp_path: Path) -> None:
-    call = {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
-    }
-    result = {"role": "tool", "tool_call_id": "c", "content": "42"}
-    messages = [SYSTEM, user("a"), said("A"), user("b"), call, result, said("B")]
+    messages = [SYSTEM, user("a"), said("A"), user("b"), CALL, RESULT, said("B")]
     got = imported(lines(tmp_path / "o.jsonl", {"messages": messages, "tools": [TOOL]}, {"messages": [user("x")]}))
     assert got.sent("conversation1") == [messages[:2], messages[:4], messages[:6]]
     assert got.sent("conversation2") == [[user("x")]]
@@ -40,6 +40,7 @@ def test_the_kth_request_sends_what_stands_before_the_kth_answer(tmp_path: Path)
         ([user("a"), said("A"), said("AA"), user("b"), said("B")], [1, 4], {"answer_lengths": 2, "answer_in_parts": 1}),
         ([SYSTEM, said("Hi!"), user("a"), said("A")], [3], {"answer_lengths": 1, "opening": 1}),
         ([user("a"), SYSTEM, said("A")], [2], {"answer_lengths": 1}),
+        ([SYSTEM, CALL, RESULT, said("A")], [1, 3], {"answer_lengths": 2}),
     ],
 )
 def test_odd_orders(tmp_path: Path, messages: list[dict[str, Any]], prompts: list[int], notes: dict[str, int]) -> None:

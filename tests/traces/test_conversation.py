@@ -107,6 +107,26 @@ def test_of_two_that_asked_the_same_the_one_whose_answer_is_in_the_history_goes_
     assert [turn.line for turn in sessions["request2"].turns] == [2, 4]
 
 
+def test_another_answer_in_the_history_is_counted_and_so_is_a_history_without_a_beginning() -> None:
+    sessions, done = converted(
+        Call(line=1, messages=FIRST, answer=said("1"), start_s=0.0, end_s=1.0, output_tokens=1),
+        Call(line=2, messages=[*FIRST, said("one"), user("two")], start_s=2.0, end_s=3.0, output_tokens=1),
+        Call(line=3, messages=[SYSTEM, said("earlier"), user("on")], start_s=4.0, end_s=5.0, output_tokens=1),
+    )
+    assert [turn.line for turn in sessions["request1"].turns] == [1, 2]
+    assert counted(done) == {"linked": 1, "answer_differs": 1, "mid_history": 1}
+
+
+def test_of_those_that_asked_the_same_none_that_still_ran_goes_on() -> None:
+    sessions, _ = converted(
+        Call(line=1, messages=FIRST, answer=said("1"), start_s=0.0, end_s=1.0),
+        Call(line=2, messages=FIRST, answer=said("1"), start_s=0.5, end_s=9.0),
+        Call(line=3, messages=FIRST, answer=said("un"), start_s=0.5, end_s=9.0),
+        Call(line=4, messages=[*FIRST, said("I"), user("two")], start_s=2.0, end_s=3.0),
+    )
+    assert [turn.line for turn in sessions["request1"].turns] == [1, 4]
+
+
 def test_the_same_prompt_again_is_no_continuation_and_neither_is_an_older_state() -> None:
     sessions, done = converted(
         Call(line=1, messages=FIRST, start_s=0.0, end_s=1.0),

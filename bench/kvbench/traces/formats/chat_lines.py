@@ -123,7 +123,10 @@ class ConversationConverter:
 
 
 def requests_of(messages: list[Message], notes: Counter[str]) -> list[list[Message]]:
-    """What each request of a conversation adds to the one before: the k-th sends all before the k-th answer."""
+    """What each request of a conversation adds to the one before: the k-th sends all before the k-th answer.
+
+    Text after nothing but a system prompt is a greeting that no model was asked for; a tool call is not.
+    """
     out: list[list[Message]] = []
     added: list[Message] = []
     asked = opened = False
@@ -131,7 +134,8 @@ def requests_of(messages: list[Message], notes: Counter[str]) -> list[list[Messa
     for message in messages:
         role = message["role"]
         if role == "assistant":
-            if asked:
+            acted = bool(message.get("tool_calls")) and bool(added) and previous != "assistant"
+            if asked or acted:
                 out.append(added)
                 notes["answer_lengths"] += 1
                 added, asked = [], False

@@ -11,6 +11,7 @@ import msgspec
 from kvbench.model import TurnRef
 from kvbench.traces.formats.base import Import
 from kvbench.traces.formats.calls import Call, CallSpool
+from kvbench.traces.formats.links import Links
 from kvbench.traces.formats.messages import NOTES as MESSAGE_NOTES
 from kvbench.traces.formats.messages import answer_digest, digests
 from kvbench.traces.formats.thread import CLOCK_S, Thread, follows, runs_at
@@ -23,6 +24,8 @@ NOTES = MESSAGE_NOTES | {
     "linked": "requests put into a session by their content: {n} (they begin with all that its last request sent; the "
     "source does not say whose they are)",
     "answer_differs": "of these, requests whose history holds another answer than was logged: {n}",
+    "mid_history": "sessions whose first request has answers in its history: {n} (what came before it is not in the "
+    "source, or was changed)",
     "replaced": "requests that do not begin with what their session sent before: {n} (they replace its context)",
     "branches": "requests beside the ones of their session, at the same time or of another agent: {n} (each begins a "
     "sub-agent's session, started by the request that had ended last)",
@@ -36,7 +39,6 @@ NOTES = MESSAGE_NOTES | {
     "no_prompt": "requests with neither messages nor a prompt's length: {n}",
     "joined": "sub-agents that ended before their parent's next request: {n} (it waits for them)",
     "not_joined": "sub-agents that nothing waits for: {n}",
-    "started_early": "sub-agents that began while the request before them still ran: {n} (they start at its end)",
     "own_root": "sub-agents without a request before them that can have called them: {n} (they start on their own, as "
     "roots)",
 }
@@ -67,7 +69,7 @@ class Conversations:
         self._spool = CallSpool()
         target.resources.callback(self._spool.close)
         self._groups: dict[str, _Group] = {}
-        self._open: dict[bytes, list[Thread]] = {}
+        self._links = Links()
         self._next_id = 1
         self._textless = False
         self._base_s = 0.0
@@ -122,8 +124,12 @@ class Conversations:
         chain = digests(call.messages or ())
         self._notes["no_text"] += call.messages is None
         group = self._groups[call.session] if call.session is not None else None
-        thread = self._found(call, chain) if group is None or (call.weak and not group.threads) else None
-        self._notes["linked"] += thread is not None
+        thread = self._links.find(call, chain) if group is None or (call.weak and not group.threads) else None
+        if thread is not None:
+            self._notes["linked"] += 1
+            reply = (call.messages or [])[thread.length]
+            other = reply.get("role") == "assistant" and thread.answer not in (None, answer_digest(reply))
+            self._notes["answer_differs"] += other
         if call.session is not None and group is not None:
             before = self._groups.get(thread.group) if thread is not None and thread.group is not None else None
             if before is not None:  # What has a weak name of its own is what another began.
@@ -138,30 +144,6 @@ class Conversations:
                 name = f"{name}.{self._sink.turns}"
             thread = Thread(self._sink.name(name), hashed=call.messages is None)
             self._write(thread, call, chain, start_s=call.start_s or 0.0)
-
-    def _found(self, call: Call, chain: list[bytes]) -> Thread | None:
-        """The session whose last turn is the longest that `call` goes on from; of several, the one whose answer it
-        holds, else the last. One that still ran is none of them, unless an answer that may be its own is there.
-        """
-        for length in range(len(chain) - 1, 0, -1):
-            candidates = self._open.get(chain[length - 1])
-            if not candidates:
-                continue
-            assert call.messages is not None
-            reply = call.messages[length]
-            said = answer_digest(reply) if reply.get("role") == "assistant" else None
-            best: Thread | None = None
-            for thread in reversed(candidates):
-                if said is not None and thread.answer == said:
-                    best = thread
-                    break
-                unknown = said is not None and thread.answer is None
-                if best is None and (unknown or not runs_at(thread, call)):
-                    best = thread
-            if best is not None:
-                self._notes["answer_differs"] += best.answer is not None and best.answer != said
-                return best
-        return None
 
     def _named(self, call: Call, chain: list[bytes]) -> None:
         assert call.session is not None
@@ -222,7 +204,7 @@ class Conversations:
             for branch in [each for each in group.waiting if each.root == thread.root and not runs_at(each, call)]:
                 group.waiting.remove(branch)
                 group.threads.remove(branch)  # Whatever it went on to do would have been waited for, too.
-                self._forget(branch)
+                self._links.remove(branch)
                 after.append(branch.name)
                 ends_s.append(branch.end_s or 0.0)
             for name in list(group.agents):
@@ -258,9 +240,11 @@ class Conversations:
         parent: TurnRef | None = None,
         after: tuple[str, ...] = (),
     ) -> None:
+        if thread.turns == 0 and parent is None:
+            self._notes["mid_history"] += any(message.get("role") == "assistant" for message in call.messages or ())
         linkable = call.session is None or call.weak
         if linkable and thread.length:
-            self._forget(thread)
+            self._links.remove(thread)
         ids = self._made_up_ids(call) if thread.hashed else None
         turn = thread.turn(
             call, self._notes, chain=chain, start_s=start_s, delay_s=delay_s, parent=parent, after=after, hash_ids=ids
@@ -270,15 +254,8 @@ class Conversations:
         if thread.ends is not None:
             thread.ends.append(thread.end_s or 0.0)
         if linkable and thread.length:
-            self._open.setdefault(thread.digest, []).append(thread)
+            self._links.add(thread)
         self._sink.turn(turn)
-
-    def _forget(self, thread: Thread) -> None:
-        threads = self._open.get(thread.digest, [])
-        if thread in threads:
-            threads.remove(thread)
-        if not threads:
-            self._open.pop(thread.digest, None)
 
     def _made_up_ids(self, call: Call) -> tuple[int, ...]:
         blocks = -(-(call.input_tokens or 1) // BLOCK_SIZE)
