@@ -267,8 +267,8 @@ def test_an_estimated_length_says_so(size: int, tokens: list[int], write: Any, c
     assert [line.fields["input_tokens"] for line in lines.values()] == tokens
     assert report.notes == {"empty_prompts": 1}
     assert report.facts["lengths"] == "estimated at 4 characters a token, without the chat template"
-    said = f"70 tokens for 1 turn with text, counted as {tokens[0]} here; texts that it does not hold are in neither "
-    assert report.facts["lengths the source has"] == said + "lengths nor ids"
+    said = "70 tokens for the turns with text that say theirs, counted as 11 here; texts that it does not hold "
+    assert report.facts["lengths the source has"] == said + "are in neither lengths nor ids"
 
 
 @given(lengths=st.lists(st.integers(0, 40), min_size=1, max_size=5), size=st.integers(1, 9))
@@ -285,3 +285,17 @@ def test_estimates_of_any_length_make_a_valid_trace(
     with open_workload(source) as trace, made.open("wb") as out:
         Conversion(trace, "native", anonymise=True, block_size=size).write(out)
     assert validate_workload(made).errors == ()
+
+
+@pytest.mark.parametrize("target", ["native", "mooncake", "weka"])
+def test_lengths_alone_stay_known_as_such_or_the_report_says_that_they_do_not(
+    target: str, tmp_path: Path, convert: Any
+) -> None:
+    source = tmp_path / "azure.csv"
+    source.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,480,10\n")
+    made, report = convert(source, target, anonymise=True)
+    assert report.facts["prefixes"].startswith("not known: the source has lengths alone, and the ids are made up")
+    if target == "native":
+        assert objects(made)[0]["prefixes"] == "unknown"
+    else:
+        assert "the file cannot say so" in report.facts["prefixes"]

@@ -11,7 +11,6 @@ from kvbench.model import TraceHeader, Tree, Turn
 from kvbench.traces.blocks import BlockedTrace, what_counts
 from kvbench.traces.content_blocks import CHARS_PER_TOKEN
 from kvbench.traces.formats.mooncake import DEFAULT_BLOCK_SIZE
-from kvbench.traces.import_report import count_of
 from kvbench.traces.native import TraceFile
 from kvbench.traces.tokenizers import Tokenizer
 from kvbench.traces.write import header_line, prefix_line, turn_line
@@ -30,6 +29,14 @@ _UNITS: dict[Target, str] = {"native": "line", "mooncake": "row", "weka": "trace
 _SAID = {
     "one_model": "turns that name the trace's only model: {n}",
     "usage_fields": "fields of recorded usage that are no known counts: {n}",
+}
+
+
+_LENGTHS_ALONE = "not known: the source has lengths alone, and the ids are made up"
+_UNKNOWN_PREFIXES: dict[Target, str] = {
+    "native": f"{_LENGTHS_ALONE}; the header says so",
+    "mooncake": f"{_LENGTHS_ALONE}; the file cannot say so, and whoever reads it will find that no prompts begin alike",
+    "weka": f"{_LENGTHS_ALONE}; the file cannot say so, and whoever reads it will find that no prompts begin alike",
 }
 
 
@@ -220,10 +227,11 @@ class Conversion:
         return what_counts(self._tokenizer, hashed=found.with_hash_ids > 0, text=found.with_text > 0)
 
     def _facts(self) -> dict[str, str]:
-        found = self._found
         facts = {"lengths": self._lengths(), "block size": str(self._blocked.block_size), "ids": self._ids.about}
-        if found.said_turns:
+        if self._blocked.text_said_tokens:
             facts["lengths the source has"] = self._other_lengths()
+        if self._trace.header.prefixes == "unknown":
+            facts["prefixes"] = _UNKNOWN_PREFIXES[self._target]
         if self._target == "mooncake":
             facts["block size"] += mooncake.block_size_doubt(self._blocked.block_size)
         if self._target == "weka":
@@ -234,7 +242,6 @@ class Conversion:
 
     def _other_lengths(self) -> str:
         """Logs often leave out what every prompt begins with: whoever reads the report should see how much."""
-        said, counted = self._found.said_tokens, self._hashed.counted_tokens
+        said, counted = self._blocked.text_said_tokens, self._blocked.text_rendered_tokens
         doubt = "; texts that it does not hold are in neither lengths nor ids" if counted < said else ""
-        turns = count_of(self._found.said_turns, "turn")
-        return f"{said:,} tokens for {turns} with text, counted as {counted:,} here{doubt}"
+        return f"{said:,} tokens for the turns with text that say theirs, counted as {counted:,} here{doubt}"

@@ -19,8 +19,6 @@ class HashedTrees:
     def __init__(self, blocked: BlockedTrace, ids: BlockIds) -> None:
         self.empty_prompts = 0
         """Turns whose messages have no text: a prompt has a token at least."""
-        self.counted_tokens = 0
-        """Sum of counted lengths over the turns that came with one."""
         self._blocked = blocked
         self._ids = ids
 
@@ -41,7 +39,6 @@ class HashedTrees:
                 tokens = min(tokens, (request.kept + len(new) + 1) * size - 1)
                 if not tokens:
                     tokens, new = 1, (self._ids.fresh(),) if size == 1 else ()
-                self.counted_tokens += tokens if turn.input_tokens is not None else 0
             turns[request.session_id][request.turn] = _hashed(turn, tokens, request.kept, new)
         sessions = tuple(Session(session_id=name, turns=tuple(done)) for name, done in turns.items())
         return Tree(root_id=tree.root_id, start_s=tree.start_s, sessions=sessions)

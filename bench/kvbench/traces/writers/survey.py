@@ -34,9 +34,6 @@ class Survey(msgspec.Struct):
     """Fields the native format does not know, of the header and shared prompts; those of turns in turn_extra."""
     turn_extra: int = 0
     without_output: int = 0
-    said_tokens: int = 0
-    """Sum of input_tokens over the turns with text that have it."""
-    said_turns: int = 0
     largest_id: int = -1
     models: dict[str, None] = {}
 
@@ -73,9 +70,6 @@ class Survey(msgspec.Struct):
             self.largest_id = max(self.largest_id, max(turn.hash_ids, default=-1))
             return
         self.with_text += 1
-        if turn.input_tokens is not None:
-            self.said_turns += 1
-            self.said_tokens += turn.input_tokens
 
 
 def survey(trace: TraceFile) -> Survey:
