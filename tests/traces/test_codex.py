@@ -197,6 +197,35 @@ def test_a_sub_agents_rollout_starts_after_a_call_of_its_parents(tmp_path: Path)
         assert (opened.imported.sub_agents, opened.imported.files) == (1, 2)
 
 
+def test_a_fork_does_not_repeat_the_calls_it_copied(tmp_path: Path) -> None:
+    """A copy of all lines under a name of its own, written later, which goes on."""
+    later = [{**each, "timestamp": each["timestamp"].replace("10:00", "10:05")} for each in ROLLOUT[1:]]
+    fork = [
+        line(299, "session_meta", id="F", forked_from_id="S", base_instructions={"text": "Be good."}),
+        *later,
+        said(320, "user", "More."),
+        said(321, "assistant", "Ok."),
+        counted(321, (400, 96, 26), (140, 0, 1)),
+    ]
+    for each in (fork[0], *fork[-3:]):
+        each["timestamp"] = each["timestamp"].replace("10:00:299", "10:04:59").replace("10:00:32", "10:05:2")
+    write(tmp_path, ROLLOUT, "s/b.jsonl")
+    path = write(tmp_path, fork, "s/a.jsonl")
+    made = sessions_of(tmp_path / "s")
+    assert {name: len(session.turns) for name, session in made.items()} == {"S": 2, "F": 1}
+    said_ = [each["content"] for each in prompts_of(made["F"])[0]]
+    assert said_ == ["Be good.", "Go.", "I look.", "one", '{"output": "two"}', "Done.", "More."]
+    with open_workload(tmp_path / "s") as opened:
+        report = opened.imported
+    assert report is not None
+    # Five items that came back, three that were sent, two counts.
+    assert report.dropped["repeated_call"] == 10
+    used = sum(report.notes[f"{what}_lines"] for what in ("answer", "prompt", "setting", "usage"))
+    assert report.units == used + sum(report.dropped.values()) == len(ROLLOUT) + len(fork)
+    (alone,) = sessions_of(path).values()
+    assert len(alone.turns) == 3, "without the session it was forked from, its calls are its own"
+
+
 def test_what_is_not_as_expected_is_left_out_with_its_line(tmp_path: Path) -> None:
     negative = {"input_tokens": -1}
     bad: list[Any] = [

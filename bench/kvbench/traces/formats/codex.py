@@ -16,6 +16,7 @@ from kvbench.traces.formats.agent_log import AgentLog, Called, OtherLines, Step
 from kvbench.traces.formats.base import Format, Import
 from kvbench.traces.formats.calls import time_s
 from kvbench.traces.formats.codex_items import OUTPUTS, Chat, chat_item, usage_counts
+from kvbench.traces.formats.messages import answer_digest
 from kvbench.traces.formats.source import Head, SourceFile
 from kvbench.traces.lines import LineError
 
@@ -50,6 +51,8 @@ class _Session:
         self.held: list[tuple[int, float | None, list[Message]]] = []
         """What came for the next call before the answer was counted."""
         self.total: tuple[int, ...] | None = None
+        self.counted = 0
+        """The line of the last token count."""
         self.last_s = float("-inf")
 
 
@@ -61,6 +64,8 @@ class CodexConverter:
         self._notes = target.sink.notes
         self._log = AgentLog(target)
         self._files: list[tuple[float, str, SourceFile]] = []
+        self._seen: set[tuple[tuple[int, ...], bytes]] = set()
+        """Calls of all sessions: a fork, or a sub-agent, may begin with a copy of another session's."""
         self._ends: dict[str, tuple[str, list[float | None], float | None]] = {}
         self._others = OtherLines(target)
         self._lines = 0
@@ -180,7 +185,7 @@ class CodexConverter:
         if not session.out_lines:
             self._import.drop("usage_only", number, "a call of which nothing but its usage is logged")
             return
-        self._notes["usage_lines"] += 1
+        session.counted = number
         self._close(session, last)
 
     def _event(self, session: _Session, payload: dict[str, Any]) -> None:
@@ -223,7 +228,7 @@ class CodexConverter:
                 for line in session.out_lines:
                     self._import.drop("unfinished", line, "an answer that breaks off")
             elif len(session.chat.messages) == 0:
-                for line in session.out_lines:
+                for line in (*session.out_lines, *([session.counted] if usage is not None else [])):
                     self._import.drop("no_prompt", line, "a call without any message before it")
             else:
                 self._call(session, answer or {"role": "assistant", "content": ""}, usage)
@@ -233,6 +238,12 @@ class CodexConverter:
             self._prompt(session, number, at_s, made)
 
     def _call(self, session: _Session, answer: Message, usage: dict[str, Any] | None) -> None:
+        if usage is not None and session.total is not None:
+            same = (session.total, answer_digest(answer))
+            if same in self._seen:
+                self._repeated(session, answer)
+                return
+            self._seen.add(same)
         sent = session.chat.messages
         whole = list(sent) if session.anew or not session.steps else None
         session.steps.append(
@@ -250,11 +261,19 @@ class CodexConverter:
                 usage=usage,
             )
         )
+        self._notes["usage_lines"] += usage is not None
         self._notes["answer_lines"] += len(session.out_lines)
         self._notes["prompt_lines"] += len(session.new_lines)
         session.chat.add([answer])
         session.sent = len(session.chat.messages)
         session.anew = False
+        session.new_lines, session.new_s = [], None
+
+    def _repeated(self, session: _Session, answer: Message) -> None:
+        for line in (*session.new_lines, *session.out_lines, session.counted):
+            self._import.drop("repeated_call", line, "of a call that another session has already")
+        session.chat.add([answer])
+        session.anew = True
         session.new_lines, session.new_s = [], None
 
     def _rest(self, session: _Session) -> None:
@@ -328,6 +347,8 @@ CODEX = Format(
         "other_kinds": "lines of other kinds, which are no messages: {n}",
         "broken": "lines not shaped as expected: {n}",
         "usage_only": "calls of which nothing but their usage is logged: {n}",
+        "repeated_call": "lines of calls that another session has already, as forks and sub-agents copy them: {n} "
+        "(context only)",
         "unfinished": "items of answers that break off: {n}",
         "unanswered": "messages that no logged call answers: {n}",
     },
