@@ -19,11 +19,13 @@ from kvbench.traces.formats.openhands import OPENHANDS
 from kvbench.traces.formats.otel import OTEL
 from kvbench.traces.formats.request_log import REQUEST_LOG
 from kvbench.traces.formats.swe_agent import SWE_AGENT
+from kvbench.traces.formats.tracelab import TRACELAB
 from kvbench.traces.formats.weka import WEKA
 
 FORMATS: tuple[Format, ...] = (
     NATIVE,
     CLAUDE_CODE,
+    TRACELAB,
     CODEX,
     CODEX_EXEC,
     OPENHANDS,
