@@ -21,7 +21,7 @@ FEWEST_VALUES = 30
 _MOST_SINGLE_VALUES = 12
 _MS = 3
 _POINTS = 64
-_TAIL = (0.99, 0.995, 0.998, 0.999, 0.9995, 0.9999)
+_TAIL = (0.01, 0.005, 0.002, 0.001, 0.0005, 0.0001)
 _COMMON = 0.05
 """A number of shared blocks that this share of prompts has is a shared prompt, and kept as it is."""
 _BINS = 4
@@ -78,7 +78,7 @@ def amount(values: Sequence[float], *, whole: bool = False, from_turn: int = 0) 
 def _quantiles(values: Sequence[float], whole: bool) -> tuple[tuple[float, float], ...]:
     """Lines through the sample's values, each in the middle of its share, so that the mean stays (Hazen's rule).
 
-    Of many values 64 steps are kept, and more of them in the upper tail.
+    Of many values 64 steps are kept, and more of them in the tails.
     """
     import numpy as np
 
@@ -86,8 +86,8 @@ def _quantiles(values: Sequence[float], whole: bool) -> tuple[tuple[float, float
     if n <= _POINTS:
         shares = [(i + 0.5) / n for i in range(n)]
     else:
-        inside = {i / _POINTS for i in range(1, _POINTS)} | {share for share in _TAIL if (1 - share) * n >= 1}
-        shares = sorted(inside | {0.5 / n, 1 - 0.5 / n})
+        tails = {share for part in _TAIL if part * n >= 1 for share in (part, 1 - part)}
+        shares = sorted({i / _POINTS for i in range(1, _POINTS)} | tails | {0.5 / n, 1 - 0.5 / n})
     shares = [0.0, *shares, 1.0]
     found = np.quantile(np.asarray(values, dtype=float), shares, method="hazen")
     rounded = (float(round(value)) if whole else round(float(value), _MS) for value in found)

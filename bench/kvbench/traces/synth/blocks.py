@@ -17,8 +17,11 @@ from kvbench.traces.synth.fields import Begin, BlocksRecipe, Cut, Kind
 from kvbench.traces.synth.names import letters
 
 _MS = 3
-_REMEMBERED = 4096
-"""Sessions of a kind whose prompts later ones can begin with."""
+_REMEMBERED_BLOCKS = 1 << 24
+"""Of the prompts of one kind of session that later ones can begin with; older sessions are forgotten."""
+
+_SEARCHED = 4096
+"""Sessions to each side of the one that was drawn to look for a fitting one among."""
 
 _Ids: TypeAlias = "array[int]"
 
@@ -44,9 +47,10 @@ def _stratified(seed: str, count: int) -> Sequence[float]:
 class _Sent:
     """The longest prompt that a session has sent, and its first one, in whole blocks. call: what turn called it."""
 
-    __slots__ = ("_none", "call", "first", "ids", "tree")
+    __slots__ = ("_none", "call", "first", "ids", "serial", "tree")
 
-    def __init__(self, tree: int, call: TurnRef | None) -> None:
+    def __init__(self, serial: int, tree: int, call: TurnRef | None) -> None:
+        self.serial = serial
         self.tree = tree
         self.call = call
         self.first: _Ids = array("q")
@@ -61,27 +65,46 @@ class _Sent:
 
 
 class _Source:
-    """What outlives a tree: the next free block id, shared prompts, and the prompts of the last sessions of a kind."""
+    """What outlives a tree: block ids, shared prompts, and the prompts of the last sessions of each kind."""
 
     def __init__(self, recipe: BlocksRecipe) -> None:
-        self._next = 0
         self._sessions: dict[str, list[_Sent]] = {"root": [], "sub_agent": []}
+        self._held = {"root": 0, "sub_agent": 0}
+        self._serial = 0
+        self._last = array("Q")
+        """For each block id the session that was the last to send it, but for those that only kept it."""
         dice = Dice(f"{recipe.seed}/prompts")
         self.prompts = {
-            prompt.name: self.new_ids(drawn_whole(prompt.tokens, dice.rank()) // recipe.block_size)
+            prompt.name: self.new_ids(drawn_whole(prompt.tokens, dice.rank()) // recipe.block_size, 0)
             for prompt in recipe.prompts
         }
 
-    def new_ids(self, count: int) -> _Ids:
-        first = self._next
-        self._next += count
-        return array("q", range(first, self._next))
+    def serial(self) -> int:
+        """A number for a new session."""
+        self._serial += 1
+        return self._serial
+
+    def new_ids(self, count: int, session: int) -> _Ids:
+        first = len(self._last)
+        self._last.extend(array("Q", [session]) * count)
+        return array("q", range(first, first + count))
+
+    def sent(self, ids: _Ids, session: int) -> None:
+        last = self._last
+        for block in ids:
+            last[block] = session
 
     def add(self, kind: str, sent: _Sent) -> None:
         group = self._sessions[kind]
         group.append(sent)
-        if len(group) > 2 * _REMEMBERED:
-            del group[:_REMEMBERED]
+        self._held[kind] += len(sent.first)
+        if self._held[kind] > 2 * _REMEMBERED_BLOCKS and len(group) > 2:
+            kept = len(group)
+            self._held[kind] = 0
+            while kept and self._held[kind] < _REMEMBERED_BLOCKS:
+                kept -= 1
+                self._held[kind] += len(group[kept].ids)
+            del group[:kept]
 
     def others(self, kind: str, tree: int) -> int:
         """How many sessions of this kind there are of other trees; they come before those of the tree being made."""
@@ -92,21 +115,28 @@ class _Source:
         return count
 
     def donor(self, kind: str, tree: int, lag: int, blocks: int) -> _Ids | None:
-        """The prompt of the `lag`-th last session of other trees, or of the nearest that has as many blocks, if any.
+        """The prompt of the `lag`-th last session of other trees, or of the nearest one that fits better.
 
-        First prompts are preferred: a later one may be sent after the session that is to begin with it.
+        It has as many blocks, and was the last to send them: else they would be more recent than the lag says. First
+        prompts are preferred, as a later one may be sent after the session that is to begin with it. None: no prompt
+        has as many blocks.
         """
         group, count = self._sessions[kind], self.others(kind, tree)
         wanted = max(0, count - max(lag, 1))
+        nearest: _Ids | None = None
         later: _Ids | None = None
-        for distance in range(count):
+        for distance in range(min(count, _SEARCHED)):
             for at in (wanted - distance, wanted + distance):
-                if 0 <= at < count:
-                    if len(group[at].first) >= blocks:
-                        return group[at].first
-                    if later is None and len(group[at].ids) >= blocks:
-                        later = group[at].ids
-        return later
+                if not 0 <= at < count:
+                    continue
+                sent = group[at]
+                if len(sent.first) >= blocks:
+                    if not blocks or self._last[sent.first[blocks - 1]] == sent.serial:
+                        return sent.first
+                    nearest = sent.first if nearest is None else nearest
+                elif later is None and len(sent.ids) >= blocks:
+                    later = sent.ids
+        return nearest if nearest is not None else later
 
 
 class _Prompt:
@@ -148,7 +178,7 @@ class _Tree:
     ) -> None:
         recipe, dice = self._recipe, self._dice
         count = max(1, drawn_whole(kind.turns, ranks[0]))
-        sent = _Sent(self._number, first.get("parent"))
+        sent = _Sent(self._source.serial(), self._number, first.get("parent"))
         prompt = self._begun(kind.begins, ranks[1], ranks[2], None, sent, parent)
         growth, output, pause = dice.rank(), dice.rank(), dice.rank()
         turns: list[Turn] = []
@@ -165,7 +195,7 @@ class _Tree:
                 if cut is not None:
                     prompt = self._begun(cut.begins, dice.rank(), dice.rank(), before, sent, parent)
                 else:
-                    prompt = self._grown(before, drawn_whole(of_turn(kind.growth_tokens, number), growth))
+                    prompt = self._grown(before, drawn_whole(of_turn(kind.growth_tokens, number), growth), sent.serial)
                 if recipe.max_input_tokens is not None and prompt.tokens > recipe.max_input_tokens:
                     break
             length = None if kind.output_tokens is None else drawn_whole(of_turn(kind.output_tokens, number), output)
@@ -218,17 +248,17 @@ class _Tree:
             **fields,
         )
 
-    def _prompt(self, shared: _Ids, new_tokens: int) -> _Prompt:
+    def _prompt(self, shared: _Ids, new_tokens: int, session: int) -> _Prompt:
         """`shared` and behind it new tokens. Ids of new blocks are this prompt's own."""
         size = self._recipe.block_size
         tokens = max(1, len(shared) * size + new_tokens)
         shared = shared[: tokens // size]
-        ids = shared + self._source.new_ids(tokens // size - len(shared))
+        ids = shared + self._source.new_ids(tokens // size - len(shared), session)
         has_tail = self._recipe.partial_tail and tokens % size > 0
-        return _Prompt(ids, self._source.new_ids(1 if has_tail else 0), tokens)
+        return _Prompt(ids, self._source.new_ids(1 if has_tail else 0, session), tokens)
 
-    def _grown(self, before: _Prompt, growth: int) -> _Prompt:
-        return self._prompt(before.ids, before.tokens - len(before.ids) * self._recipe.block_size + growth)
+    def _grown(self, before: _Prompt, growth: int, session: int) -> _Prompt:
+        return self._prompt(before.ids, before.tokens - len(before.ids) * self._recipe.block_size + growth, session)
 
     def _begun(
         self,
@@ -260,7 +290,7 @@ class _Tree:
                 lag = drawn_whole(begin.lag, dice.rank())
                 donor = self._source.donor(begin.with_, self._number, lag, blocks or 0)
                 # The first one of its length has nobody to share it with, and is as long.
-                shared = self._source.new_ids(blocks or 0) if donor is None else donor
+                shared = self._source.new_ids(blocks or 0, own.serial) if donor is None else donor
         if blocks is not None:
             shared = shared[:blocks]
         held = len(shared) * self._recipe.block_size
@@ -270,7 +300,9 @@ class _Tree:
             new_tokens = drawn_whole(begin.new_tokens or 0.0, length_rank)
         if before is None and self._recipe.max_input_tokens is not None:
             new_tokens = min(new_tokens, max(0, self._recipe.max_input_tokens - held))
-        return self._prompt(shared, new_tokens)
+        if before is None or begin.with_ != "previous":
+            self._source.sent(shared, own.serial)
+        return self._prompt(shared, new_tokens, own.serial)
 
     def _longest_sibling(self, own: _Sent) -> _Ids:
         """Of those that were called together with this session only the first prompts: the others come later."""
