@@ -161,3 +161,12 @@ def test_what_cannot_be_meant_is_said(
     assert result.exception.exit_code == (4 if "nowhere" in said else 2)
     assert result.exception.message.startswith(said)
     assert result.stdout == ""
+
+
+def test_a_trace_in_which_nothing_is_hit_is_drawn_and_said(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS[:2]))
+    result = CliRunner().invoke(app, ["curve", str(path), "--plot", str(tmp_path / "none.html")])
+    assert result.exit_code == 0
+    assert "ceiling        no block is hit at any capacity" in result.stdout.splitlines()
+    assert "hit rate" in (tmp_path / "none.html").read_text()

@@ -94,7 +94,6 @@ def curve(
         raise UsageError(f"--ttl {ttl:g}: not a number of seconds above 0")
     asked = Asked(
         order=order,
-        times=times,
         capacities_blocks=_capacities(capacity_blocks),
         hit_rates=_rates(hit_rate),
         warmup=warmup,

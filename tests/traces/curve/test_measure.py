@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.public_traces import data
 
-from kvbench.traces.blocks import BlockedTrace
+from kvbench.traces.blocks import BlockedTrace, Times
 from kvbench.traces.curve.hits import Order
 from kvbench.traces.curve.measure import Asked, Measured, fine_curve, measure, spread_capacities
 from kvbench.traces.curve.traffic import read_traffic
@@ -22,10 +22,9 @@ from kvbench.traces.importing import open_workload
 UNBOUNDED = 10**9
 
 
-def curve(path: Path, **asked: Any) -> Measured:
-    wanted = Asked(**asked)
+def curve(path: Path, times: Times = "recorded", **asked: Any) -> Measured:
     with open_workload(path) as trace:
-        return measure(read_traffic(BlockedTrace(trace, times=wanted.times)), wanted)
+        return measure(read_traffic(BlockedTrace(trace, times=times)), Asked(**asked))
 
 
 def write(path: Path, *rows: dict[str, Any]) -> Path:
@@ -120,6 +119,13 @@ def test_needed_capacity_in_blocks_tokens_and_bytes(small: Path) -> None:
     ]
 
 
+def test_a_rate_that_is_met_exactly_is_met(tmp_path: Path) -> None:
+    """7 of 100 blocks: 0.07 * 100 is a little more than 7 in floating point."""
+    path = write(tmp_path / "t.jsonl", turn("a", 0, list(range(93)), 372), turn("b", 1, list(range(7)), 28))
+    (by_block, _) = curve(path, hit_rates=[0.07]).all.needed
+    assert by_block.capacity_blocks == 7
+
+
 def test_an_id_after_two_prefixes_is_two_blocks_and_is_told(tmp_path: Path) -> None:
     path = write(tmp_path / "t.jsonl", turn("a", 0, [1, 9], 8), turn("b", 1, [2, 9], 8), turn("c", 2, [9], 4))
     found = curve(path)
@@ -198,7 +204,7 @@ def test_weka_traces_each_and_all_in_one_cache() -> None:
 
 def test_sub_agents_that_are_dated_by_their_end_run_elsewhere_in_a_replay() -> None:
     path = data("weka", "trace_0277.json")
-    recorded, replay = (curve(path, times=times, capacities_blocks=[2048]) for times in ("recorded", "replay"))
+    recorded, replay = curve(path, capacities_blocks=[2048]), curve(path, "replay", capacities_blocks=[2048])
     assert recorded.all.hit_blocks_unbounded == replay.all.hit_blocks_unbounded == 35139
     assert recorded.all.points[0].hit_blocks == 27937
     assert replay.all.points[0].hit_blocks > 34000

@@ -124,12 +124,13 @@ class HitCounts:
         """The least capacity in blocks with at least this hit rate; None where an unbounded cache has less."""
         count, total = (self.hit_blocks, self.blocks) if by == "block" else (self.hit_tokens, self.tokens)
         most = self.hit_blocks_unbounded if by == "block" else self.hit_tokens_unbounded
-        if not total or most < hit_rate * total:
+        # a quotient of integers is rounded once: 7 of 100 is 0.07, which 0.07 * 100 is not 7
+        if not total or most / total < hit_rate:
             return None
         low, high = 0, self.sufficient_blocks
         while low < high:
             middle = (low + high) // 2
-            if int(count(np.array([middle]))[0]) >= hit_rate * total:
+            if int(count(np.array([middle]))[0]) / total >= hit_rate:
                 high = middle
             else:
                 low = middle + 1

@@ -11,7 +11,6 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from kvbench.traces.blocks import Times
 from kvbench.traces.curve.hits import HitCounts, Mask, Order, find
 from kvbench.traces.curve.traffic import Traffic
 
@@ -86,7 +85,6 @@ class Asked:
     """capacities_blocks: None chooses them; ttl_s: None keeps blocks for ever; warmup: share of requests, below 1."""
 
     order: Order = "leaf-first"
-    times: Times = "recorded"
     capacities_blocks: Sequence[int] | None = None
     hit_rates: Sequence[float] = ()
     warmup: float = 0.0
