@@ -33,6 +33,10 @@ class DeepSeekApi:
         """Added to what each answer says of its prompt."""
         self.balances: list[dict[str, str]] = [{"USD": "110.00"}]
         """Answers of /user/balance in turn, the last one for ever."""
+        self.holds_last_balance = False
+        self.last_balance_asked = threading.Event()
+        self.last_balance_let = threading.Event()
+        """The last balance of several is told only after this was set."""
         self.fail: tuple[int, str] | None = None
         self.bodies: list[dict[str, Any]] = []
         self.paths: list[str] = []
@@ -93,7 +97,11 @@ class _Handler(BaseHTTPRequestHandler):
             data = [{"id": name, "object": "model", "owned_by": "deepseek"} for name in self.api.models]
             return self._json(200, {"object": "list", "data": data})
         if path == "/user/balance" and self.api.balances:
-            totals = self.api.balances.pop(0) if len(self.api.balances) > 1 else self.api.balances[0]
+            more = len(self.api.balances) > 1
+            totals = self.api.balances.pop(0) if more else self.api.balances[0]
+            if not more and self.api.holds_last_balance:
+                self.api.last_balance_asked.set()
+                self.api.last_balance_let.wait(30)
             infos = [
                 {"currency": c, "total_balance": t, "granted_balance": "0.00", "topped_up_balance": t}
                 for c, t in totals.items()

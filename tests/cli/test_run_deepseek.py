@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,7 @@ from typing import Any
 import pytest
 from tests.deepseek_api import KEY, DeepSeekApi, deepseek_api
 
-from .conftest import Kvbench
+from .conftest import Kvbench, environment
 
 ENV = {"DEEPSEEK_API_KEY": KEY}
 TOOL = {"type": "function", "function": {"name": "ls", "parameters": {"type": "object"}}}
@@ -109,6 +112,27 @@ def test_the_balance_bounds_the_bill(kvbench: Kvbench, api: DeepSeekApi, tmp_pat
     shown = kvbench("show", tmp_path / got["run"]).stdout
     assert "USD 110.00 -> 109.95: 0.03 to 0.07 spent" in shown
     assert sum(path.endswith("/user/balance") for path in api.paths) == 2
+
+
+def test_an_interrupt_after_the_last_turn_keeps_what_was_measured(api: DeepSeekApi, tmp_path: Path) -> None:
+    """What is left then, the balance and the expected hits, is given up."""
+    api.balances, api.holds_last_balance = [{"USD": "110.00"}, {"USD": "109.95"}], True
+    endpoint = profile(tmp_path, api, "balance = true\n")
+    command = [sys.executable, "-m", "kvbench", "run", trace(tmp_path), "--endpoint", endpoint, "--json"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment() | ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert api.last_balance_asked.wait(60)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        api.last_balance_let.set()
+    assert (process.returncode, "Traceback" in err) == (130, False)
+    got = json.loads(out)
+    assert (got["status"], got["requests"]["ok"]) == ("interrupted", 2)
+    assert [(spent["before"], spent["after"], spent["at_most"]) for spent in got["balance"]] == [("110.00", None, None)]
+    assert run_info(got, tmp_path)["status"] == "interrupted"
+    codes = [warning["code"] for warning in got["warnings"]]
+    assert ("expectation_incomplete" in codes, "no_expectation" in codes) == (True, False)
 
 
 def test_a_balance_that_cannot_be_read_is_a_warning_and_none(

@@ -201,6 +201,7 @@ async def test_hits_in_two_spellings_are_one_count_and_a_contradiction_is_none(r
     wrong = both | {"prompt_cache_miss_tokens": 50, "completion_tokens": 1}
     record = await send(raw_server(serving(stream(event("stop", wrong, content="x"), DONE))).url)
     assert record.usage.problem == "prompt_tokens 563 is not hit 512 + miss 50"
+    assert (record.usage.input_tokens, record.usage.cached_tokens, record.usage.output_tokens) == (None, None, 1)
 
 
 # ---------------------------------------------------------------------------------------------------------- failures

@@ -51,8 +51,8 @@ class _Reader:
 def normalise(raw: Any) -> Usage:
     """The counts of one usage object (None: nothing was reported).
 
-    A count that is negative or no whole number is None. Where cached is above input neither is believed: a server that
-    does not count cached tokens in its input would look just so.
+    A count that is negative or no whole number is None. Where cached is above input, or hit and miss are not the input,
+    neither is believed: a server that does not count cached tokens in its input would look just so.
     """
     if raw is None:
         return Usage()
@@ -61,12 +61,14 @@ def normalise(raw: Any) -> Usage:
     read = _Reader()
     prompt_details = raw.get("prompt_tokens_details")
     input_tokens = read.count(raw, "prompt_tokens")
+    contradicted = False
     hit, miss = read.count(raw, "prompt_cache_hit_tokens"), read.count(raw, "prompt_cache_miss_tokens")
     if hit is not None and miss is not None:
         if raw.get("prompt_tokens") is None:
             input_tokens = hit + miss
         elif input_tokens is not None and input_tokens != hit + miss:
             read.problems.append(f"prompt_tokens {input_tokens} is not hit {hit} + miss {miss}")
+            contradicted = True
     cached = read.one_of((prompt_details, "cached_tokens"), (raw, "prompt_cache_hit_tokens"), (raw, "cached_tokens"))
     written = read.one_of(
         (prompt_details, "cache_write_tokens"),
@@ -77,6 +79,8 @@ def normalise(raw: Any) -> Usage:
     reasoning = read.count(raw.get("completion_tokens_details"), "reasoning_tokens")
     if cached is not None and input_tokens is not None and cached > input_tokens:
         read.problems.append(f"cached tokens {cached} above prompt_tokens {input_tokens}")
+        contradicted = True
+    if contradicted:
         cached = input_tokens = None
     if output is not None and reasoning and input_tokens is not None:
         total = read.count(raw, "total_tokens")

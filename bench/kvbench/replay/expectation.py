@@ -185,13 +185,7 @@ async def expectation_warnings(expecting: Awaitable[Outcome]) -> list[Warning]:
     try:
         outcome = await expecting
     except KvbenchError as error:
-        return [
-            Warning(
-                code="expectation_incomplete",
-                message=f"expected hits are incomplete: {error.message}",
-                advice="they need the trace as it was and the server's /tokenize; run again with both",
-            )
-        ]
+        return [incomplete_expectation(error.message)]
     warnings = []
     if outcome.without_ids:
         warnings.append(no_expectation("the endpoint tells no token ids, and its profile names no tokenizer"))
@@ -205,6 +199,14 @@ async def expectation_warnings(expecting: Awaitable[Outcome]) -> list[Warning]:
             )
         )
     return warnings
+
+
+def incomplete_expectation(why: str) -> Warning:
+    return Warning(
+        code="expectation_incomplete",
+        message=f"expected hits are incomplete: {why}",
+        advice="they need the trace as it was and the server's /tokenize; run again with both",
+    )
 
 
 def no_expectation(why: str) -> Warning:

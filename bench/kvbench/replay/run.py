@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +23,13 @@ from kvbench.errors import FailedError, KvbenchError
 from kvbench.model import Expectation, Record, RunInfo, Warning
 from kvbench.replay.account import Account
 from kvbench.replay.environment import environment
-from kvbench.replay.expectation import PromptReplay, expect_hits, expectation_warnings, no_expectation
+from kvbench.replay.expectation import (
+    PromptReplay,
+    expect_hits,
+    expectation_warnings,
+    incomplete_expectation,
+    no_expectation,
+)
 from kvbench.replay.hashed import Choice, HashPrompts, hash_prompts
 from kvbench.replay.limits import Limits
 from kvbench.replay.local_ids import LocalIds
@@ -35,6 +40,7 @@ from kvbench.replay.schedule import Arrival
 from kvbench.replay.scraper import Scraper
 from kvbench.replay.sender import EndpointSender, thinking
 from kvbench.replay.settings import RunSettings
+from kvbench.replay.signals import signals
 from kvbench.runs.own_error import judge, own_error
 from kvbench.runs.quantiles import quantile
 from kvbench.runs.writer import RunWriter
@@ -169,8 +175,7 @@ class _Replay:
             await self.account.start()
             health = await self._measure()
             if not self.aborted:
-                await self.account.end()
-                await self._expect()
+                await self._afterwards()
             status = "interrupted" if self.interrupted else "done"
         except asyncio.CancelledError:
             status = "interrupted"
@@ -212,8 +217,19 @@ class _Replay:
         ticking = asyncio.ensure_future(self._tick(runner, monitor))
         self.watcher.start()
         monitor.start()
+
+        def on_signal() -> None:
+            if self.interrupted:
+                self.aborted = True
+                task.cancel()
+                return
+            self.interrupted = True
+            self.writer.event("interrupted", self.clock.now_ns(), in_flight=runner.in_flight)
+            self.watcher.say(f"stopping: {runner.in_flight} requests in flight are let finish; again to abort them")
+            runner.stop()
+
         try:
-            with self._signals(runner, task):
+            with signals(on_signal):
                 await task
         except asyncio.CancelledError:
             if not self.aborted:
@@ -250,29 +266,6 @@ class _Replay:
             self.watcher.tick(runner.in_flight, monitor.last_lag_s, self.sessions_ended)
             self.writer.event("lag", self.clock.now_ns(), lag_ns=round(monitor.last_lag_s * 1e9))
 
-    @contextlib.contextmanager
-    def _signals(self, runner: Runner, task: asyncio.Future[None]) -> Iterator[None]:
-        """The first SIGINT or SIGTERM drains, the second aborts."""
-
-        def on_signal() -> None:
-            if self.interrupted:
-                self.aborted = True
-                task.cancel()
-                return
-            self.interrupted = True
-            self.writer.event("interrupted", self.clock.now_ns(), in_flight=runner.in_flight)
-            self.watcher.say(f"stopping: {runner.in_flight} requests in flight are let finish; again to abort them")
-            runner.stop()
-
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, on_signal)
-        try:
-            yield
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
-
     # ------------------------------------------------------------------------------------- observer of the runner
 
     def record(self, record: Record) -> None:
@@ -299,6 +292,29 @@ class _Replay:
         self.writer.event("metrics", self.clock.now_ns(), phase=phase, metrics=metrics.to_dict())
 
     # ----------------------------------------------------------------------------------------------- afterwards
+
+    async def _afterwards(self) -> None:
+        """A SIGINT or SIGTERM gives up what is not worked out yet, and nothing that was measured."""
+        task = asyncio.ensure_future(self._conclude())
+        stopped = False
+
+        def on_signal() -> None:
+            nonlocal stopped
+            stopped = self.interrupted = True
+            task.cancel()
+
+        with signals(on_signal):
+            try:
+                await task
+            except asyncio.CancelledError:
+                if not stopped:
+                    raise
+                self.writer.event("interrupted", self.clock.now_ns(), in_flight=0)
+                self.warnings.append(incomplete_expectation("the run was interrupted while they were worked out"))
+
+    async def _conclude(self) -> None:
+        await self.account.end()
+        await self._expect()
 
     async def _expect(self) -> None:
         """Token ids are asked for when nothing is being timed any more; what stands in the way becomes a warning."""
