@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check format test-real accuracy curve-report live-deepseek docs clean
+.PHONY: demo test check format test-real accuracy sim-timing curve-report live-deepseek docs clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "kvbench needs Python 3.11 or newer; set PYTHON=/path/to/python"; exit 2; }
@@ -34,6 +34,9 @@ accuracy: $(VENV)/.ready   ## arrival times against a server that logs its write
 curve-report: $(VENV)/.ready   ## what the miss-ratio curve costs in time and memory; writes reports/curve
 	$(BIN)/python reports/curve/run.py
 
+sim-timing: $(VENV)/.ready   ## how late the simulated endpoint writes, against its own plan; writes reports/sim
+	$(BIN)/python reports/sim/run.py
+
 live-deepseek: $(VENV)/.ready   ## with DEEPSEEK_API_KEY: ask the live API what its documentation leaves open, for at most USD 0.20
 	$(BIN)/python reports/live-deepseek/live.py
 
@@ -41,8 +44,9 @@ format: $(VENV)/.ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/.ready   ## docs/cli.md from the commands' own help
+docs: $(VENV)/.ready   ## docs/cli.md from the commands' own help, the tables of docs/sim.md
 	$(BIN)/python -m kvbench.cli.reference > docs/cli.md
+	$(BIN)/python -m kvbench.sim.reference docs/sim.md
 
 clean:
 	rm -rf $(VENV) .real .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -14,6 +14,10 @@ import pytest
 from tests.sim.conftest import QUICK
 from tests.sim.test_server import cached, complete, metric, truth
 
+from kvbench.endpoints.client import Endpoint
+from kvbench.endpoints.clock import RunClock
+from kvbench.endpoints.profile import ExpectedHitsRule, load_profile
+from kvbench.replay.rules import choose_rule
 from kvbench.sim.process import SimProcess
 
 
@@ -80,7 +84,7 @@ def test_replicas_are_engines_in_the_metrics_and_in_the_truth() -> None:
 
 
 def test_the_metrics_tell_state_and_tiers() -> None:
-    settings = {"bytes_per_session": 40_000, "host_bytes": 10**6, "idle_ttl_s": 0.2, "max_model_len": 8000}
+    settings = {"bytes_per_session": 40_000, "host_bytes": 2**30, "idle_ttl_s": 0.2, "max_model_len": 8000}
     with served(**settings) as client:
         complete(client, list(range(100)), 1)
         time.sleep(0.3)
@@ -91,7 +95,26 @@ def test_the_metrics_tell_state_and_tiers() -> None:
         text = client.get("/metrics").text
         assert list(truth(client).values())[1]["hits"] == {"host": 96}
     # Blocks of 16,384 bytes: three for the state, 250 for 8,000 tokens; 511 usable blocks are 2.0198 such requests.
-    assert 'kv_cache_size_tokens="16158"' in text
+    assert 'kv_cache_size_tokens="16158",kv_offloading_size="1.0"' in text
+    assert 'sliding_window="None"' in text
+
+
+async def test_kvbenchs_client_takes_none_of_them_for_a_plain_pool() -> None:
+    for settings, reason in (
+        ({"host_bytes": 2**30}, "kv_offloading_size=1.0"),
+        ({"window_tokens": 128, "window_replay": "always"}, "sliding_window=128"),
+        ({"bytes_per_session": 400_000, "max_model_len": 4000}, "several kinds of layers"),
+        ({"replicas": 2}, "2 engines"),
+    ):
+        with SimProcess.start("tiny", settings=settings) as sim:
+            endpoint = await Endpoint.open(load_profile(sim.url), RunClock.start())
+            try:
+                await endpoint.discover(None)
+                rule, why = choose_rule(ExpectedHitsRule(), endpoint.info)
+            finally:
+                await endpoint.aclose()
+        assert rule is None
+        assert reason in why
 
 
 def test_usage_of_the_pool_counts_running_requests_and_their_state() -> None:

@@ -74,8 +74,8 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Literal["lru", "fifo", "head_first"],
         _is(
             _NAME,
-            "What goes first: the least recently used, a request's tail before its head; what was written first, used "
-            "since or not; or the least recently used, head before tail.",
+            "What goes first. lru: the least recently used, a request's tail before its head; head_first: the same, "
+            "head before tail; fifo: what was written first, used since or not.",
         ),
     ] = "lru"
     idle_ttl_s: (
@@ -115,9 +115,10 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Literal["always", "after_ttl", "never"],
         _is(
             _NAME,
-            "Where the window's state comes from: a hit's last window_tokens are computed again, and a hit no longer "
-            "than that is not taken; that only where no kept state is left; or from kept state alone, so that a hit "
-            "reaches as far as there is some. State is kept at the last full block of each input and output.",
+            "Where a hit's window state comes from. always: its last window_tokens are computed again, and a hit no "
+            "longer than that is not taken; after_ttl: that, where no kept state is left; never: from kept state "
+            "alone, so that a hit reaches as far as there is some. It is kept at the last full block of each input "
+            "and output.",
         ),
     ] = "never"
     window_ttl_s: (
@@ -127,7 +128,10 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # ---- prefix units in place of blocks
     prefix: Annotated[
         Literal["block", "units"],
-        _is(_NAME, "What a hit is: the blocks of the longest cached prefix, or one whole persisted prefix unit."),
+        _is(
+            _NAME,
+            "What a hit is. block: blocks of the longest cached prefix; units: one whole persisted prefix unit.",
+        ),
     ] = "block"
     unit_granularity_tokens: Annotated[
         int, _is("tokens", "Units end at multiples of this; what is left over is not cached.", ge=1, le=4096)
@@ -171,15 +175,15 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Literal["prompt", "whole"],
         _is(
             _NAME,
-            "A request begins once the pool has room for its prompt, and the newest is preempted where room runs out; "
-            "or for its output too, and none ever is.",
+            "prompt: a request begins once the pool has room for its prompt, and the newest is preempted where room "
+            "runs out; whole: once it has room for its output too, and none ever is.",
         ),
     ] = "prompt"
     max_in_flight: Annotated[int, _is("requests", "One more is answered with 429; null: it waits.", ge=1)] | None = None
     replicas: Annotated[int, _is("replicas", "Engines, each with a cache and a time of its own.", ge=1, le=64)] = 1
     routing: Annotated[
         Literal["random", "sticky"],
-        _is(_NAME, "Which replica gets a request: any, or the one that got most of its prompt before."),
+        _is(_NAME, "Which replica gets a request. random: any; sticky: the one that got most of its prompt before."),
     ] = "random"
 
     # ---- what is said
@@ -193,8 +197,8 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Literal["finish", "extra"],
         _is(
             _NAME,
-            "The chunk with a stream's usage: the one with the finish_reason, or one of its own with no choices, "
-            "where the request asks for it (dialect deepseek).",
+            "The chunk with a stream's usage. finish: the one with the finish_reason; extra: one of its own with no "
+            "choices, where the request asks for it (dialect deepseek).",
         ),
     ] = "finish"
     keep_alive_s: (

@@ -158,11 +158,19 @@ def _cache_config(preset: Preset, number: int) -> str:
         # As vLLM counts where layers are of several kinds: how many of the longest requests fit.
         whole = -(-preset.max_model_len // preset.block_size) + preset.session_blocks
         tokens = (preset.num_blocks - 1) * preset.max_model_len // whole
-    memory = f'kv_cache_memory_bytes="{round(preset.num_blocks * preset.block_bytes)}",' if preset.block_bytes else ""
-    return (
-        f'vllm:cache_config_info{{block_size="{preset.block_size}",cache_dtype="auto",enable_prefix_caching="True",'
-        f'engine="{number}",{memory}kv_cache_size_tokens="{tokens}",num_gpu_blocks="{preset.num_blocks}"}} 1.0'
-    )
+    labels = {
+        "block_size": preset.block_size,
+        "cache_dtype": "auto",
+        "enable_prefix_caching": "True",
+        "engine": number,
+        "kv_cache_memory_bytes": round(preset.num_blocks * preset.block_bytes) or "None",
+        "kv_cache_size_tokens": tokens,
+        "kv_offloading_size": (preset.host_bytes + preset.ssd_bytes) / 2**30 or "None",
+        "num_gpu_blocks": preset.num_blocks,
+        "sliding_window": preset.window_tokens or "None",
+    }
+    text = ",".join(f'{name}="{value}"' for name, value in labels.items())
+    return f"vllm:cache_config_info{{{text}}} 1.0"
 
 
 def _buckets_of(name: str, metrics: ServerMetrics, _: Engine) -> Samples:

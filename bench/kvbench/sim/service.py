@@ -31,6 +31,8 @@ _RENDERED_AT_A_TIME = 32
 """Chunks made ready between two looks at the sockets: a fraction of a millisecond."""
 _STEP_NS_PER_REQUEST = 6_000
 """What computing a step takes for each request in it, roughly."""
+_LATEST_OF_STEP = 0.75
+"""Part of a step's length within which the step after it is computed: its chunks must not be late for that."""
 
 
 class AnswerBytes(Protocol):
@@ -216,7 +218,7 @@ class Service:
             if event_ns is None or event_ns > now_ns:
                 return min((at for at in (next_due_ns, event_ns) if at is not None), default=None)
             takes_ns = self._cluster.running * _STEP_NS_PER_REQUEST
-            behind = now_ns - event_ns > self._cluster.step_ns / 2
+            behind = now_ns - event_ns > self._cluster.step_ns * _LATEST_OF_STEP
             if next_due_ns is not None and next_due_ns < now_ns + takes_ns and not behind:
                 return next_due_ns
             self._run_engines(now_ns)

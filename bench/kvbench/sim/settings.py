@@ -50,8 +50,8 @@ def resolve_preset(name: str, settings: Mapping[str, object] | None = None) -> P
         preset = msgspec.convert(values, Preset, strict=False)
     except msgspec.ValidationError as error:
         key = str(error).rpartition("`$.")[2].rstrip("`")
-        names = _names(key)
-        why = f"expected {', '.join(names[:-1])} or {names[-1]}" if names else str(error)
+        allowed = names(key)
+        why = f"expected {', '.join(allowed[:-1])} or {allowed[-1]}" if allowed else str(error)
         raise UsageError(f"{key} = {given.get(key)} [{units.get(key, '')}]: {why}") from None
     for key in given:
         value = getattr(preset, key)
@@ -130,7 +130,7 @@ def parse_endpoint(spec: str) -> tuple[str, dict[str, str]] | None:
     return preset or DEFAULT_PRESET, parse_settings(items, f"--endpoint {spec}: ")
 
 
-def _names(parameter: str) -> tuple[str, ...]:
+def names(parameter: str) -> tuple[str, ...]:
     """What a parameter may be that is one of a few names; empty for any other."""
     for field in msgspec.structs.fields(Preset):
         info = msgspec.inspect.type_info(field.type)
