@@ -81,7 +81,7 @@ def test_what_was_read_and_what_was_written_are_both_told(kvbench: Kvbench, tmp_
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("texts.jsonl", "texts.jsonl"), "texts.jsonl is there already, and nothing is ever overwritten"),
+        (("texts.jsonl", "texts.jsonl"), "texts.jsonl is there already, and is not overwritten"),
         (("texts.jsonl", "-", "--json"), "--json goes to stdout, and so does the trace"),
         (("texts.jsonl", "new", "--key-file", "key"), "--key-file: only --anonymise hashes with a key"),
         (("texts.jsonl", "new", "--anonymise", "--key-file", "short"), "short: a key of 3 bytes could be guessed"),

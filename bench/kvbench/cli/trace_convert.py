@@ -52,18 +52,22 @@ def convert(
     from kvbench.errors import UsageError
     from kvbench.traces.bundled import resolve_trace
     from kvbench.traces.importing import open_workload
+    from kvbench.traces.output import trace_output
     from kvbench.traces.tokenizers import load_tokenizer
     from kvbench.traces.writers.convert import Conversion
     from kvbench.traces.writers.ids import read_key
-    from kvbench.traces.writers.output import STDOUT, new_file
 
-    if as_json and out == STDOUT:
+    if as_json and out == "-":
         raise UsageError("--json goes to stdout, and so does the trace", hint="name a file for the trace")
     counter = load_tokenizer(tokenizer) if tokenizer is not None else None
     key = read_key(Path(key_file)) if key_file is not None else None
-    with new_file(out) as stream, open_workload(resolve_trace(trace), format=format, nested_t=nested_t) as opened:
+    file = None if out == "-" else Path(out)
+    with (
+        trace_output(file, replace=False) as write,
+        open_workload(resolve_trace(trace), format=format, nested_t=nested_t) as opened,
+    ):
         conversion = Conversion(opened, to, anonymise=anonymise, block_size=block_size, tokenizer=counter, key=key)
-        report = conversion.write(stream)
+        report = conversion.write(write)
     if as_json:
         _print_json(trace, out, opened.imported, report)
     else:

@@ -24,7 +24,7 @@ def convert(tmp_path: Path) -> Convert:
         made[0] += 1
         path = tmp_path / f"made{made[0]}.{target}.jsonl"
         with open_workload(source) as trace, path.open("wb") as out:
-            report = Conversion(trace, target, **options).write(out)
+            report = Conversion(trace, target, **options).write(out.write)
         return path, report
 
     return call

@@ -283,7 +283,7 @@ def test_estimates_of_any_length_make_a_valid_trace(
     ]
     source.write_text("".join(json.dumps(line) + "\n" for line in ({"kvbench_trace": 1, "name": "t"}, *turns)))
     with open_workload(source) as trace, made.open("wb") as out:
-        Conversion(trace, "native", anonymise=True, block_size=size).write(out)
+        Conversion(trace, "native", anonymise=True, block_size=size).write(out.write)
     assert validate_workload(made).errors == ()
 
 

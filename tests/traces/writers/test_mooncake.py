@@ -139,7 +139,7 @@ def test_rows_are_dated_and_paused_by_the_formats_rules(
     head = {"kvbench_trace": 1, "name": "t", "block_size": 4}
     source.write_text("".join(json.dumps(line) + "\n" for line in (head, *lines)))
     with open_workload(source) as trace, made.open("wb") as out:
-        Conversion(trace, "mooncake").write(out)
+        Conversion(trace, "mooncake").write(out.write)
     fields = {key: line.fields for key, line in turns(source).items()}
     starts = starts_s(fields)
     rows = objects(made)

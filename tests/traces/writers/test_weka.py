@@ -188,9 +188,9 @@ def test_times_come_back_whatever_the_tree_and_what_is_read_otherwise_is_counted
     head = {"kvbench_trace": 1, "name": "t", "block_size": 4}
     source.write_text("".join(json.dumps(line) + "\n" for line in (head, *lines)))
     with open_workload(source) as trace, made.open("wb") as out:
-        report = Conversion(trace, "weka").write(out)
+        report = Conversion(trace, "weka").write(out.write)
     with open_workload(made) as trace, back.open("wb") as out:
-        Conversion(trace, "native").write(out)
+        Conversion(trace, "native").write(out.write)
     before = {key: line.fields for key, line in turns(source).items()}
     after = {key: line.fields for key, line in turns(back).items()}
     assert before.keys() == after.keys()

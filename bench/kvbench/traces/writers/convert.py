@@ -4,7 +4,7 @@ stand by time, those that have begun and not ended)."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import BinaryIO, Literal, get_args
+from typing import Literal, get_args
 
 from kvbench.errors import UsageError
 from kvbench.model import TraceHeader, Tree, Turn
@@ -12,6 +12,7 @@ from kvbench.traces.blocks import BlockedTrace, what_counts
 from kvbench.traces.content_blocks import CHARS_PER_TOKEN
 from kvbench.traces.formats.mooncake import DEFAULT_BLOCK_SIZE
 from kvbench.traces.native import TraceFile
+from kvbench.traces.output import Write
 from kvbench.traces.tokenizers import Tokenizer
 from kvbench.traces.write import header_line, prefix_line, turn_line
 from kvbench.traces.writers import mooncake, report, weka
@@ -105,13 +106,13 @@ class Conversion:
         keep_models = target == "weka" or len(self._found.models) > 1
         self._anonymous = Anonymous(self._found.models, keep_models=keep_models)
 
-    def write(self, out: BinaryIO) -> ExportReport:
-        """Write the whole trace to `out`."""
+    def write(self, write: Write) -> ExportReport:
+        """Write the whole trace, piece by piece."""
         if self._target == "mooncake":
-            return self._mooncake(out)
+            return self._mooncake(write)
         if self._target == "weka":
-            return self._weka(out)
-        return self._hashed_native(out) if self._anonymise else self._native(out)
+            return self._weka(write)
+        return self._hashed_native(write) if self._anonymise else self._native(write)
 
     def _block_ids(self, key: bytes | None) -> BlockIds:
         if key is not None:
@@ -128,18 +129,18 @@ class Conversion:
     def _trees(self) -> Iterator[Tree]:
         return (self._tree(i) for i in range(self._trace.tree_count))
 
-    def _native(self, out: BinaryIO) -> ExportReport:
+    def _native(self, write: Write) -> ExportReport:
         trace = self._trace
-        out.write(header_line(trace.header))
+        write(header_line(trace.header))
         lines = 1
         for prompt in trace.prefixes.values():
-            out.write(prefix_line(prompt))
+            write(prefix_line(prompt))
             lines += 1
         sums = _Sums()
         for tree in trace.trees():
             for session in tree.sessions:
                 for turn in session.turns:
-                    out.write(turn_line(turn))
+                    write(turn_line(turn))
                     sums.add(turn)
         return ExportReport(
             format="native",
@@ -152,7 +153,7 @@ class Conversion:
             block_size=trace.header.block_size if trace.has_hash_ids else None,
         )
 
-    def _hashed_native(self, out: BinaryIO) -> ExportReport:
+    def _hashed_native(self, write: Write) -> ExportReport:
         found, anonymous = self._found, self._anonymous
         header = TraceHeader(
             name="anonymous",
@@ -160,12 +161,12 @@ class Conversion:
             source=f"anonymised; lengths: {self._lengths()}",
             prefixes=self._trace.header.prefixes,
         )
-        out.write(header_line(header))
+        write(header_line(header))
         sums = _Sums()
         for tree in self._trees():
             for session in tree.sessions:
                 for turn in session.turns:
-                    out.write(turn_line(turn))
+                    write(turn_line(turn))
                     sums.add(turn)
         lost = {
             "texts": found.with_text,
@@ -176,22 +177,22 @@ class Conversion:
         }
         return self._report(sums, 1 + found.turns, {}, lost)
 
-    def _mooncake(self, out: BinaryIO) -> ExportReport:
+    def _mooncake(self, write: Write) -> ExportReport:
         found = self._found
         several = found.turns > found.sessions
         rows = mooncake.MooncakeRows(self._blocked.block_size, self._ids, sessions=several)
         sums = _Sums()
         for placed in in_time_order(self._trace.trees(), self._tree):
-            out.write(rows.row(placed))
+            write(rows.row(placed))
             sums.add(placed.turn)
         notes = {"tails": rows.tails, "no_output": found.without_output}
         return self._report(sums, found.turns, notes, mooncake.lost(found))
 
-    def _weka(self, out: BinaryIO) -> ExportReport:
+    def _weka(self, write: Write) -> ExportReport:
         traces = weka.WekaTraces(self._blocked.block_size, str(self._trace.path))
         sums = _Sums()
         for tree in self._trees():
-            out.write(traces.line(tree))
+            write(traces.line(tree))
             for session in tree.sessions:
                 for turn in session.turns:
                     sums.add(turn)

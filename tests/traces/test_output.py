@@ -7,14 +7,14 @@ import pytest
 import zstandard
 
 from kvbench.errors import FailedError, UsageError
-from kvbench.traces.writers.output import new_file
+from kvbench.traces.output import trace_output
 
 TEXT = b"line\n" * 1000
 
 
 def write(path: Path) -> bytes:
-    with new_file(str(path)) as stream:
-        stream.write(TEXT)
+    with trace_output(path, replace=False) as put:
+        put(TEXT)
     return path.read_bytes()
 
 
@@ -36,23 +36,33 @@ def test_the_name_says_how_it_is_packed_and_the_bytes_are_the_same_every_time(tm
 def test_nothing_is_overwritten_not_even_what_appears_meanwhile(tmp_path: Path) -> None:
     path = tmp_path / "t"
     path.write_bytes(b"mine")
-    with pytest.raises(UsageError, match="is there already"), new_file(str(path)):
+    with pytest.raises(UsageError, match="is there already"), trace_output(path, replace=False):
         pytest.fail("opened")
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "nowhere")
-    with pytest.raises(UsageError, match="is there already"), new_file(str(link)):
+    with pytest.raises(UsageError, match="is there already"), trace_output(link, replace=False):
         pytest.fail("opened")
     late = tmp_path / "late"
-    with pytest.raises(UsageError, match="is there already"), new_file(str(late)):
+    with pytest.raises(UsageError, match="is there already"), trace_output(late, replace=False):
         late.write_bytes(b"somebody else's")
     assert (path.read_bytes(), late.read_bytes()) == (b"mine", b"somebody else's")
     assert {entry.name for entry in tmp_path.iterdir()} == {"t", "link", "late"}
 
 
+def test_what_may_be_replaced_is_replaced_when_all_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    path.write_bytes(b"old")
+    with trace_output(path) as put:
+        put(TEXT)
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == TEXT
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_what_fails_leaves_no_file(tmp_path: Path) -> None:
     for name in ("t", "t.gz", "t.zst"):
-        with pytest.raises(TypeError), new_file(str(tmp_path / name)) as stream:
-            [stream.write(part) for part in (TEXT, "no bytes")]  # type: ignore[arg-type]
+        with pytest.raises(TypeError), trace_output(tmp_path / name) as put:
+            [put(part) for part in (TEXT, "no bytes")]  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
 
