@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tests.public_traces import data
 
 from kvbench.errors import UsageError
@@ -185,3 +187,51 @@ def test_weka_requests_by_the_times_that_its_file_writes() -> None:
         renumbered = [[ids.setdefault(block, len(ids) + 1) for block in row[2]] for row in rows]
         theirs: dict[int, int] = {}
         assert [[theirs.setdefault(block, len(theirs) + 1) for block in chain] for _, chain in found] == renumbered
+
+
+@st.composite
+def text_sessions(draw: st.DrawFn) -> list[list[dict[str, Any]]]:
+    message = st.fixed_dictionaries({"role": st.sampled_from(["user", "tool"]), "content": st.text("ab", max_size=9)})
+    messages = st.lists(message, min_size=1, max_size=3)
+    tools = st.sampled_from([None, None, [{"n": 1}], [{"n": 2}]])
+    made = []
+    for _ in range(draw(st.integers(1, 3))):
+        turns = []
+        for _ in range(draw(st.integers(1, 4))):
+            turn: dict[str, Any] = {draw(st.sampled_from(["append", "append", "messages"])): draw(messages)}
+            if (schemas := draw(tools)) is not None:
+                turn["tools"] = schemas
+            turns.append(turn)
+        made.append(turns)
+    return made
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text_sessions(), st.integers(1, 3))
+def test_blocks_of_text_are_equal_where_all_before_them_is(
+    tmp_path: Path, made: list[list[dict[str, Any]]], block_size: int
+) -> None:
+    rows, rendered = [], []
+    for number, turns in enumerate(made):
+        context: list[dict[str, Any]] = []
+        tools: list[dict[str, Any]] = []
+        for at, turn in enumerate(turns):
+            context = turn["messages"] if "messages" in turn else context + turn["append"]
+            tools = turn.get("tools", tools)
+            parts = [("tools", json.dumps(tools, separators=(",", ":")))] if tools else []
+            parts += [(message["role"], message["content"]) for message in context]
+            # a character, and whose first one it is
+            rendered.append([(char, role if i == 0 else "") for role, text in parts for i, char in enumerate(text)])
+            rows.append({"session_id": f"s{number}", "turn": at, **turn})
+    found = chains(write(tmp_path / "random.jsonl", *rows), block_size=block_size)
+    found.sort(key=lambda request: request[:2])
+    width = 4 * block_size
+    meaning: dict[int, tuple[Any, ...]] = {}
+    ids: dict[tuple[Any, ...], int] = {}
+    for (_, _, _, tokens, chain), characters in zip(found, rendered, strict=True):
+        assert tokens == -(-len(characters) // 4)
+        assert len(chain) == len(characters) // width
+        for k, block in enumerate(chain):
+            prefix = tuple(characters[: (k + 1) * width])
+            assert meaning.setdefault(block, prefix) == prefix
+            assert ids.setdefault(prefix, block) == block

@@ -126,8 +126,12 @@ def test_a_rate_that_is_met_exactly_is_met(tmp_path: Path) -> None:
     assert by_block.capacity_blocks == 7
 
 
-def test_an_id_after_two_prefixes_is_two_blocks_and_is_told(tmp_path: Path) -> None:
-    path = write(tmp_path / "t.jsonl", turn("a", 0, [1, 9], 8), turn("b", 1, [2, 9], 8), turn("c", 2, [9], 4))
+@pytest.mark.parametrize("apart", [1, 10**15])
+def test_an_id_after_two_prefixes_is_two_blocks_and_is_told(tmp_path: Path, apart: int) -> None:
+    one, two, nine = apart, 2 * apart, 9 * apart
+    path = write(
+        tmp_path / "t.jsonl", turn("a", 0, [one, nine], 8), turn("b", 1, [two, nine], 8), turn("c", 2, [nine], 4)
+    )
     found = curve(path)
     assert (found.rule.repeated_ids, found.unique_blocks, found.all.hit_blocks_unbounded) == (1, 5, 0)
 

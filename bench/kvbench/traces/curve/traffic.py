@@ -77,7 +77,6 @@ class TrafficReader:
         start_s = np.array(self._starts)
         by_time = np.argsort(start_s, kind="stable")
         pool = np.array(self.paths.pool)
-        _, times = np.unique(pool, return_counts=True)
         return Traffic(
             runs=cut(self.paths, np.array(self.nodes)[by_time], np.array(self.depths)[by_time]),
             blocking=blocked.blocking(),
@@ -87,10 +86,21 @@ class TrafficReader:
             model=np.array(self._models)[by_time],
             models=tuple(name for name in self._names if name is not None),
             unique_blocks=len(pool),
-            repeated_ids=int((times > 1).sum()),
+            repeated_ids=_repeated(pool),
             trees=blocked.trace.tree_count,
             recorded_trees=blocked.recorded_trees,
         )
+
+
+def _repeated(ids: Ints) -> int:
+    """How many values are there more than once."""
+    if not len(ids):
+        return 0
+    low, high = int(ids.min()), int(ids.max())
+    if high - low < 8 * len(ids):  # numbered ids: counting them is much quicker than sorting
+        return int((np.bincount(ids - low) > 1).sum())
+    _, times = np.unique(ids, return_counts=True)
+    return int((times > 1).sum())
 
 
 def read_traffic(blocked: BlockedTrace) -> Traffic:
