@@ -14,7 +14,8 @@ from kvbench.traces.formats.calls import Call, CallSpool
 from kvbench.traces.formats.links import Links
 from kvbench.traces.formats.messages import NOTES as MESSAGE_NOTES
 from kvbench.traces.formats.messages import answer_digest, digests
-from kvbench.traces.formats.thread import CLOCK_S, Thread, follows, runs_at
+from kvbench.traces.formats.session_group import Ended, SessionGroup
+from kvbench.traces.formats.thread import CLOCK_S, Thread, runs_at
 from kvbench.traces.lines import MAX_TIME_S, LineError
 
 BLOCK_SIZE = 64
@@ -44,21 +45,6 @@ NOTES = MESSAGE_NOTES | {
 }
 
 
-class _Group:
-    """What the source names one session: a thread, and those that ran beside it."""
-
-    def __init__(self) -> None:
-        self.threads: list[Thread] = []
-        self.made = 0
-        self.parent: str | None = None
-        self.last_end_s = float("-inf")
-        """Of all its calls, those to come too."""
-        self.waiting: list[Thread] = []
-        """Branches of it that nothing has waited for yet."""
-        self.agents: list[str] = []
-        """Sessions it called that nothing has waited for yet."""
-
-
 class Conversations:
     """Takes a source's calls as they are found; `finish` writes them as turns, in the order of their times."""
 
@@ -68,7 +54,7 @@ class Conversations:
         self._notes = target.sink.notes
         self._spool = CallSpool()
         target.resources.callback(self._spool.close)
-        self._groups: dict[str, _Group] = {}
+        self._groups: dict[str, SessionGroup] = {}
         self._links = Links()
         self._next_id = 1
         self._textless = False
@@ -84,7 +70,7 @@ class Conversations:
         self._spool.add(call)
         self._textless = self._textless or call.messages is None
         if call.session is not None:
-            group = self._groups.setdefault(call.session, _Group())
+            group = self._groups.setdefault(call.session, SessionGroup())
             group.parent = group.parent or (call.parent if call.parent != call.session else None)
             ends = [time for time in (call.start_s, call.end_s) if time is not None]
             group.last_end_s = max(group.last_end_s, *ends, float("-inf"))
@@ -124,7 +110,7 @@ class Conversations:
         chain = digests(call.messages or ())
         self._notes["no_text"] += call.messages is None
         group = self._groups[call.session] if call.session is not None else None
-        thread = self._links.find(call, chain) if group is None or (call.weak and not group.threads) else None
+        thread = self._links.find(call, chain) if group is None or (call.weak and not group.made) else None
         if thread is not None:
             self._notes["linked"] += 1
             reply = (call.messages or [])[thread.length]
@@ -148,62 +134,48 @@ class Conversations:
     def _named(self, call: Call, chain: list[bytes]) -> None:
         assert call.session is not None
         group = self._groups[call.session]
-        hashed = call.messages is None
-        threads = [thread for thread in group.threads if thread.hashed == hashed and thread.agent == call.agent]
-        thread = next((each for each in reversed(threads) if each.extended_by(chain) and follows(each, call)), None)
-        if thread is None:
-            thread = next((each for each in threads if not runs_at(each, call)), None)
+        thread = group.going_on(call, chain)
         if thread is not None:
             self._next(group, thread, call, chain)
+            group.wrote(thread, call)
             return
         name = self._sink.name(f"{call.session}.{group.made}" if group.made else call.session)
         group.made += 1
-        thread = Thread(name, hashed=hashed)
+        thread = Thread(name, hashed=call.messages is None)
         thread.group, thread.agent = call.session, call.agent
-        thread.ends = []
-        caller = self._caller(group, call)
-        if group.threads:
+        caller = group.caller(call)
+        beside = group.first is not None
+        if beside:
             self._notes["branches"] += 1
             if caller is not None:
                 group.waiting.append(thread)
         parent = self._groups.get(group.parent) if group.parent is not None else None
         if caller is None and parent is not None:
-            caller = self._caller(parent, call)
+            caller = parent.caller(call)
             if caller is not None and call.session not in parent.agents:
                 parent.agents.append(call.session)
-        self._notes["own_root"] += caller is None and (bool(group.threads) or group.parent is not None)
+        self._notes["own_root"] += caller is None and (beside or group.parent is not None)
         self._start(thread, caller, call, chain)
-        group.threads.append(thread)
+        group.add(thread)
+        group.wrote(thread, call)
 
-    def _caller(self, group: _Group, call: Call) -> tuple[Thread, int, float] | None:
-        """The request of `group` that had ended last when `call` began: its thread, its turn and its end."""
-        best: tuple[Thread, int, float] | None = None
-        start_s = call.start_s or 0.0
-        for thread in group.threads:
-            ends = thread.ends or []
-            turn = next((turn for turn in range(len(ends) - 1, -1, -1) if ends[turn] <= start_s + CLOCK_S), None)
-            if turn is not None and (best is None or ends[turn] > best[2]):
-                best = thread, turn, ends[turn]
-        return best
-
-    def _start(self, thread: Thread, caller: tuple[Thread, int, float] | None, call: Call, chain: list[bytes]) -> None:
+    def _start(self, thread: Thread, caller: Ended | None, call: Call, chain: list[bytes]) -> None:
         if caller is None:
             self._write(thread, call, chain, start_s=call.start_s or 0.0)
             return
         self._sink.sub_agents += 1
-        by, turn, end_s = caller
-        thread.root = by.root
-        pause_s = max((call.start_s or 0.0) - end_s, 0.0)
-        self._write(thread, call, chain, parent=TurnRef(by.name, turn), delay_s=pause_s)
+        thread.root = caller.thread.root
+        pause_s = max((call.start_s or 0.0) - caller.end_s, 0.0)
+        self._write(thread, call, chain, parent=TurnRef(caller.thread.name, caller.turn), delay_s=pause_s)
 
-    def _next(self, group: _Group, thread: Thread, call: Call, chain: list[bytes]) -> None:
+    def _next(self, group: SessionGroup, thread: Thread, call: Call, chain: list[bytes]) -> None:
         """A further turn. The first thread waits for what its group called and what has ended by now."""
         after: list[str] = []
         ends_s: list[float] = []
-        if thread is group.threads[0] and call.start_s is not None:
+        if thread is group.first and call.start_s is not None:
             for branch in [each for each in group.waiting if each.root == thread.root and not runs_at(each, call)]:
                 group.waiting.remove(branch)
-                group.threads.remove(branch)  # Whatever it went on to do would have been waited for, too.
+                group.close(branch)  # Whatever it went on to do would have been waited for, too.
                 self._links.remove(branch)
                 after.append(branch.name)
                 ends_s.append(branch.end_s or 0.0)
@@ -251,8 +223,6 @@ class Conversations:
         )
         thread.end_s = call.end_s if call.end_s is not None else call.start_s
         thread.ends_known = call.end_s is not None
-        if thread.ends is not None:
-            thread.ends.append(thread.end_s or 0.0)
         if linkable and thread.length:
             self._links.add(thread)
         self._sink.turn(turn)

@@ -1,7 +1,7 @@
 """OpenTelemetry GenAI spans: each span of a request to a model is a turn, each run of an agent a session.
 
 A span may stand anywhere in the source, before its parent too: the source is read twice, the first time for who is
-whose parent (some 500 bytes a span in memory).
+whose parent (up to 1 kB a span in memory).
 """
 
 from __future__ import annotations

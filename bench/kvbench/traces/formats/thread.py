@@ -22,7 +22,6 @@ class Thread:
         "answer",
         "digest",
         "end_s",
-        "ends",
         "ends_known",
         "group",
         "hashed",
@@ -39,8 +38,6 @@ class Thread:
         self.end_s: float | None = None
         """Of its last turn; its start where the source does not say."""
         self.ends_known = True
-        self.ends: list[float] | None = None
-        """Of all its turns, where sub-agents may start from them."""
         self.root = name
         """The root session of its tree."""
         self.group: str | None = None
