@@ -26,6 +26,7 @@ VLLM_OVERFLOW = (
             "the request exceeds the available context size. try increasing the context size",
             "context_overflow",
         ),
+        (400, "min_tokens must be less than or equal to max_tokens=122, got 497.", "context_overflow"),
         (400, "max_tokens must be at least 1", "bad_request"),
         (422, "Field required", "bad_request"),
         (429, "", "rate_limited"),

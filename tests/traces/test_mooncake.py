@@ -71,6 +71,28 @@ def test_rows_out_of_order_are_counted_and_arrive_by_their_timestamps(tmp_path: 
         assert opened.imported.notes == {"out_of_order": 1}, "3,000 after 9,000; the rows behind it are in order"
 
 
+@pytest.mark.parametrize(
+    ("rows", "chains", "tails"),
+    [
+        ([row([0, 1]), row([0, 1]), row([0, 2], 512), row([0, 2, 3])], None, None),
+        ([row([0, 1], 512), row([2, 1], 512)], 1, None),
+        ([row([0, 0], 512)], 1, None),
+        ([row([0, 1], 100), row([0, 1], 101)], None, 1),
+        ([row([0, 1], 100), row([0, 1], 512), row([0, 1, 2])], None, 2),
+        ([row([0, 1], 512), row([0, 1], 100)], None, 1),
+        ([row([0, 1], 100, session_id="s"), row([0, 1, 2], 100, session_id="s")], None, 1),
+    ],
+)
+def test_ids_that_contradict_themselves_are_counted(
+    tmp_path: Path, rows: list[dict[str, Any]], chains: int | None, tails: int | None
+) -> None:
+    """An id at two prefixes, or for blocks of two lengths: no row of the published traces has either."""
+    with open_workload(write(tmp_path, *rows)) as opened:
+        assert opened.imported is not None
+        notes = opened.imported.notes
+        assert (notes.get("chains_broken"), notes.get("tails_differ")) == (chains, tails)
+
+
 def test_rows_of_a_session_follow_each_other(tmp_path: Path) -> None:
     path = write(
         tmp_path,
@@ -89,7 +111,7 @@ def test_rows_of_a_session_follow_each_other(tmp_path: Path) -> None:
     assert [turn.line for turn in d.turns] == [2, 4, 5]
     with open_workload(path) as opened:
         assert opened.imported is not None
-        assert opened.imported.notes == {"no_pause_known": 1, "pauses_with_answer": 1}
+        assert opened.imported.notes == {"no_pause_known": 1, "pauses_with_answer": 1, "tails_differ": 1}
 
 
 def test_messages_are_sent_as_they_are(tmp_path: Path) -> None:

@@ -115,6 +115,25 @@ def test_ids_of_the_file_and_of_a_trace_alone_may_stand_in_one_file(tmp_path: Pa
     assert ids_of(found["y"]) == [[3, 4]]
 
 
+def test_ids_that_are_no_chain_are_counted(tmp_path: Path) -> None:
+    """2 stands behind 1, then behind 4; 3 behind 2 both times; the sub-agent has 1 behind 9. Another trace has ids of
+    its own."""
+    path = write(
+        tmp_path,
+        trace(request(0.0, [1, 2, 3]), request(9.0, [4, 2, 3]), agent(3.0, request(0.0, [9, 1]), duration_ms=2000)),
+        trace(request(0.0, [2, 1]), id="y"),
+    )
+    with open_workload(path) as opened:
+        assert opened.imported is not None
+        assert opened.imported.notes["chains_broken"] == 2
+        assert any("behind another id than where they first stood: 2" in s for s in opened.imported.sentences())
+    with open_workload(
+        write(tmp_path, trace(request(0.0, [1, 2]), request(9.0, [1, 2, 3]), request(20.0, [1])))
+    ) as good:
+        assert good.imported is not None
+        assert "chains_broken" not in good.imported.notes
+
+
 def test_think_time_behind_a_request_without_an_end_is_not_a_pause(tmp_path: Path) -> None:
     """It then counts from the last end that was recorded, at 2 s: 12 s and 19 s, where 5 s and 7 s passed."""
     path = write(

@@ -54,7 +54,9 @@ FAILURES: dict[str, Failure] = {
 
 _OVERFLOW = re.compile(
     r"context[ _-]?(length|window|size)|maximum[ _]context|max_model_len"
-    r"|(prompt|input|request)[^.]{0,40}(is )?too long|too many (input |prompt )?tokens",
+    r"|(prompt|input|request)[^.]{0,40}(is )?too long|too many (input |prompt )?tokens"
+    # vLLM cuts max_tokens to what the context leaves, and then finds min_tokens above it.
+    r"|min_tokens must be less than or equal to max_tokens",
     re.IGNORECASE,
 )
 

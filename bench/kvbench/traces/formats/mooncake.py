@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from kvbench.model import Message, Turn
 from kvbench.traces.formats.base import Format, Import
+from kvbench.traces.formats.chains import BROKEN, BROKEN_SENTENCE, Chains
 from kvbench.traces.formats.sink import shared_blocks
 from kvbench.traces.formats.source import Head, SourceFile
 from kvbench.traces.lines import LineError, convert_object
@@ -96,6 +97,8 @@ class MooncakeConverter:
         self._hashed = False
         self._sessions: dict[str | int, _SessionState] = {}
         self._last_ms = 0.0
+        self._chains = Chains()
+        self._tails: dict[int, int] = {}
         self._sink.header(msgspec.structs.replace(self._import.header, block_size=block_size))
 
     def _rows(self, file: SourceFile, *, sure: bool) -> bool:
@@ -120,6 +123,9 @@ class MooncakeConverter:
         self._note_order(row, session)
         ids = row.hash_ids if session.hashed else None
         keep = shared_blocks(session.hash_ids, ids) if ids is not None else 0
+        if ids:
+            notes["tails_differ"] += self._other_lengths(ids, row.input_length or 0, max(keep - 1, 0))
+            notes[BROKEN] += self._chains.broken(ids, keep)
         messages = tuple(row.messages) if not session.hashed and row.messages is not None else None
         adds = messages is not None and row.message_mode in _ADDING
         notes["hash_ids_left_out"] += messages is not None and row.hash_ids is not None
@@ -153,6 +159,16 @@ class MooncakeConverter:
         session.turns += 1
         self._import.units += 1
         self._hashed = self._hashed or session.hashed
+
+    def _other_lengths(self, ids: list[int], tokens: int, start: int) -> int:
+        """How many of `ids` from `start` on stand for a block of another length than where they first stood."""
+        tails, size = self._tails, self._block_size
+        last, length = ids[-1], tokens - (len(ids) - 1) * size
+        count = sum(block_id in tails for block_id in ids[start:-1]) if tails else 0
+        first = tails.get(last, size if last in self._chains else length)
+        if length < size and last not in self._chains:
+            tails.setdefault(last, length)
+        return count + (first != length)
 
     def _session(self, row: _Row, line: int) -> _SessionState:
         hashed = row.messages is None
@@ -253,6 +269,8 @@ MOONCAKE = Format(
     matches=_matches,
     converter=MooncakeConverter,
     notes={
+        BROKEN: BROKEN_SENTENCE,
+        "tails_differ": "block ids whose block has another length than where they first stood: {n} (they begin alike)",
         "no_pause_known": "requests with neither a time nor a pause: {n} (they follow at once)",
         "pauses_with_answer": "pauses that hold the answer's own time too: {n} (the trace does not say how long it "
         "took)",

@@ -13,6 +13,7 @@ import msgspec
 
 from kvbench.model import Recorded, Turn, TurnRef
 from kvbench.traces.formats.base import Format, Import
+from kvbench.traces.formats.chains import BROKEN, BROKEN_SENTENCE, Chains
 from kvbench.traces.formats.sink import shared_blocks
 from kvbench.traces.formats.source import Head, SourceFile
 from kvbench.traces.formats.weka_shape import (
@@ -43,6 +44,8 @@ class WekaConverter:
         self._asked = target.options.nested_t
         self._global_ids: dict[int, int] = {}
         self._ids = self._global_ids
+        self._global_chains = Chains()
+        self._chains = self._global_chains
         self._next_id = 1
 
     def file(self, file: SourceFile) -> None:
@@ -81,7 +84,9 @@ class WekaConverter:
             )
         if trace.hash_id_scope not in ("local", "global"):
             raise LineError(f'unknown scope "{trace.hash_id_scope}"; local or global', field="hash_id_scope")
-        self._ids = {} if trace.hash_id_scope == "local" else self._global_ids
+        local = trace.hash_id_scope == "local"
+        self._ids = {} if local else self._global_ids
+        self._chains = Chains() if local else self._global_chains
         notes: Counter[str] = Counter()
         reading, marker, agent_count = self._readings(trace, notes)
         doubts = totals_doubts(trace)
@@ -155,6 +160,7 @@ class WekaConverter:
             entry = request.entry
             ids = _hash_ids(request, block_size)
             keep = shared_blocks(before, ids)
+            notes[BROKEN] += self._chains.broken(ids, keep)
             before = ids
             waits = joins.get(number, [])
             turns.append(
@@ -280,6 +286,7 @@ WEKA = Format(
     matches=_matches,
     converter=WekaConverter,
     notes={
+        BROKEN: BROKEN_SENTENCE,
         "clipped_pauses": "requests that began before the one they follow had ended: {n} (they follow without a pause)",
         "pauses_with_answer": "pauses that hold the answer's own time too: {n} (the trace does not say how long it "
         "took)",
