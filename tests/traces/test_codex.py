@@ -180,6 +180,14 @@ def test_totals_that_grow_by_more_than_the_last_call_tell_of_calls_that_are_miss
     assert [turn.input_tokens for turn in sessions_of(path)["S"].turns] == [100, 160]
 
 
+def test_more_cached_than_sent_is_not_believed(tmp_path: Path) -> None:
+    path = write(tmp_path, [*ROLLOUT[:-1], counted(12.5, (260, 200, 25), (160, 200, 5))])
+    _, two = sessions_of(path)["S"].turns
+    assert two.recorded is not None
+    assert (two.input_tokens, two.recorded.cached_tokens, two.output_tokens) == (None, None, 5)
+    assert accounted(path)[0]["usage_cached_above_input"] == 1
+
+
 def test_a_sub_agents_rollout_starts_after_a_call_of_its_parents(tmp_path: Path) -> None:
     source = {"subagent": {"thread_spawn": {"parent_thread_id": "S"}}}
     agent = [

@@ -188,7 +188,7 @@ def test_responses_and_times_are_taken_where_they_are_there(tmp_path: Path) -> N
     assert (one.recorded.e2e_s, one.recorded.cached_tokens) == (2.5, 512)
     assert two.delay_s == 7.0
     assert accounted(path, 6) == (
-        {"answers": 2, "no_usage": 1, "prompts": 3, "usage_unread": 1},
+        {"answers": 2, "no_usage": 1, "prompts": 3, "usage_unreadable": 1},
         {"own_roles": 1},
     )
 
@@ -295,3 +295,27 @@ def test_actions_without_their_response_are_put_together(tmp_path: Path) -> None
     assert [each["content"] for each in prompts_of(session)[1]] == ["Fix it.", "Look.\nls", "a.py"]
     notes, dropped = accounted(path, 6)
     assert (notes["answer_guess"], dropped) == (1, {"broken": 2})
+
+
+def test_logged_calls_are_sent_as_they_were(tmp_path: Path) -> None:
+    """A file a call; what was sent is `messages`, whatever they were made from."""
+    sent = said("user", "assistant", "user")
+    for number, (messages, stamp) in enumerate(((sent[:1], 0.0), (sent, 9.0))):
+        answer = {"message": {"role": "assistant", "content": sent[1]["content"] if number == 0 else "Done."}}
+        usage = {"prompt_tokens": 100 + number, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 64}}
+        call = {
+            "messages": messages,
+            "fncall_messages": said("system"),
+            "response": {"model": "m", "choices": [answer], "usage": usage},
+            "kwargs": {"tools": TOOLS},
+            "timestamp": 1_767_000_000 + stamp,
+        }
+        (tmp_path / f"{9 - number}.json").write_text(json.dumps(call, indent=1))
+    assert sniff(tmp_path) == "openhands-completions"
+    (session,) = sessions_of(tmp_path).values()
+    assert [turn.input_tokens for turn in session.turns] == [100, 101]
+    assert (session.turns[1].delay_s, session.turns[0].tools) == (9.0, tuple(TOOLS))
+    assert [each["content"] for each in prompts_of(session)[1]] == ["user 0", "assistant 1", "user 2"]
+    (tmp_path / "9.json").write_text('{"messages": 5, "response": {}, "kwargs": {}}')
+    with pytest.raises(InputError, match=r"9\.json:1: messages: expected an array of messages"):
+        open_workload(tmp_path)

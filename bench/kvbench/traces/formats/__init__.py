@@ -16,6 +16,7 @@ from kvbench.traces.formats.mini_swe_agent import MINI_SWE_AGENT
 from kvbench.traces.formats.mooncake import MOONCAKE
 from kvbench.traces.formats.native import NATIVE
 from kvbench.traces.formats.openhands import OPENHANDS
+from kvbench.traces.formats.openhands_completions import OPENHANDS_COMPLETIONS
 from kvbench.traces.formats.otel import OTEL
 from kvbench.traces.formats.request_log import REQUEST_LOG
 from kvbench.traces.formats.swe_agent import SWE_AGENT
@@ -29,6 +30,7 @@ FORMATS: tuple[Format, ...] = (
     CODEX,
     CODEX_EXEC,
     OPENHANDS,
+    OPENHANDS_COMPLETIONS,
     SWE_AGENT,
     MINI_SWE_AGENT,
     WEKA,

@@ -21,6 +21,8 @@ from kvbench.traces.formats.claude_agents import Agent, end_s, find_caller, star
 from kvbench.traces.formats.claude_lines import SIDECHAIN, Group, Line, LoggedCall, message_line, tool_results
 from kvbench.traces.formats.messages import chat_messages, digest
 from kvbench.traces.formats.source import Head, SourceFile
+from kvbench.traces.formats.usage import NOTES as USAGE_NOTES
+from kvbench.traces.formats.usage import token_counts
 from kvbench.traces.lines import LineError
 
 _MISSING = "the system prompt, tool schemas and what the client adds to messages"
@@ -184,9 +186,8 @@ class ClaudeCodeConverter:
 
     def _step(self, call: LoggedCall, previous: LoggedCall | None) -> Step:
         last = max(call.lines, key=lambda line: line.place)
-        usage = last.message.get("usage")
-        read, total, cached, output = _usage(usage)
-        self._notes["usage_unread"] += usage is not None and not read
+        logged = last.message.get("usage")
+        counts = token_counts(logged, self._notes)
         model = last.message.get("model")
         goes_on = previous is not None and call.before is previous
         self._notes["answer_lines"] += len(call.lines)
@@ -198,10 +199,10 @@ class ClaudeCodeConverter:
             start_s=start_s(call),
             end_s=end_s(call),
             model=model if isinstance(model, str) and model else None,
-            input_tokens=total,
-            output_tokens=output,
-            cached_tokens=cached,
-            usage=usage if isinstance(usage, dict) else None,
+            input_tokens=counts.input_tokens,
+            output_tokens=counts.output_tokens,
+            cached_tokens=counts.cached_tokens,
+            usage=logged if isinstance(logged, dict) else None,
             streamed_to_end=last.message.get("stop_reason") is not None,
         )
 
@@ -288,22 +289,6 @@ def _together(files: list[_File]) -> list[list[_File]]:
     return sorted((group for _, group in groups), key=place)
 
 
-def _usage(usage: Any) -> tuple[bool, int | None, int | None, int | None]:
-    """Whether it could be read; prompt tokens with cached ones, those read from a cache, and the answer's."""
-    if not isinstance(usage, dict):
-        return False, None, None, None
-    names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
-    counts: list[int | None] = []
-    for name in names:
-        value = usage.get(name)
-        if value is not None and (type(value) is not int or not 0 <= value < 2**31):
-            return False, None, None, None
-        counts.append(value)
-    uncached, read, written, output = counts
-    total = None if uncached is None else uncached + (read or 0) + (written or 0)
-    return True, total, read, output
-
-
 def _matches(head: Head) -> bool:
     fields = head.fields()
     if "agentType" in fields and not fields - {"agentType", "description", "name", "toolUseId", "worktreePath"}:
@@ -322,6 +307,7 @@ CLAUDE_CODE = Format(
     matches=_matches,
     converter=ClaudeCodeConverter,
     notes=messages.NOTES
+    | USAGE_NOTES
     | agent_log.NOTES
     | {
         "answer_lines": "lines that are answers of the model: {n} (one a content block)",
@@ -329,7 +315,6 @@ CLAUDE_CODE = Format(
         "loose": "messages that name nothing they follow: {n} (put after the one before them)",
         "lost_parent": "messages that follow a line which is not there: {n} (put after the one before them)",
         "answered_twice": "tool calls with two results: {n} (the last is sent)",
-        "usage_unread": "calls whose usage is not as expected: {n} (taken as not reported)",
         "other_kinds": "lines of other kinds, which are no messages: {n}",
         "broken": "messages not shaped as expected: {n}",
         "synthetic": "answers that the client wrote in the model's place: {n}",

@@ -15,9 +15,10 @@ from kvbench.traces.formats import agent_log, messages
 from kvbench.traces.formats.agent_log import AgentLog, Called, OtherLines, Step
 from kvbench.traces.formats.base import Format, Import
 from kvbench.traces.formats.calls import time_s
-from kvbench.traces.formats.codex_items import OUTPUTS, Chat, chat_item, usage_counts
+from kvbench.traces.formats.codex_items import OUTPUTS, Chat, call_counts, chat_item, usage_counts
 from kvbench.traces.formats.messages import answer_digest
 from kvbench.traces.formats.source import Head, SourceFile
+from kvbench.traces.formats.usage import NOTES as USAGE_NOTES
 from kvbench.traces.lines import LineError
 
 _MISSING = "tool schemas, encrypted reasoning and what the provider adds"
@@ -245,6 +246,7 @@ class CodexConverter:
                 return
             self._seen.add(same)
         sent = session.chat.messages
+        counts = call_counts(usage, self._notes)
         whole = list(sent) if session.anew or not session.steps else None
         session.steps.append(
             Step(
@@ -255,9 +257,9 @@ class CodexConverter:
                 start_s=session.new_s if session.new_s is not None else session.out_s,
                 end_s=session.out_s,
                 model=session.model,
-                input_tokens=None if usage is None else usage.get("input_tokens"),
-                output_tokens=None if usage is None else usage.get("output_tokens"),
-                cached_tokens=None if usage is None else usage.get("cached_input_tokens"),
+                input_tokens=counts.input_tokens,
+                output_tokens=counts.output_tokens,
+                cached_tokens=counts.cached_tokens,
                 usage=usage,
             )
         )
@@ -332,6 +334,7 @@ CODEX = Format(
     matches=_matches,
     converter=CodexConverter,
     notes=messages.NOTES
+    | USAGE_NOTES
     | agent_log.NOTES
     | {
         "answer_lines": "lines that are answers of the model: {n} (one an item)",

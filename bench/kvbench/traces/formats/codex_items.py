@@ -9,6 +9,7 @@ import msgspec
 
 from kvbench.model import Message
 from kvbench.traces.formats.messages import assistant, function_call, text_of
+from kvbench.traces.formats.usage import TokenCounts, token_counts
 from kvbench.traces.lines import LineError
 
 OUTPUTS = ("message", "reasoning", "function_call", "custom_tool_call", "local_shell_call", "web_search_call")
@@ -88,6 +89,14 @@ def usage_counts(info: Any) -> tuple[tuple[int, ...], dict[str, Any]] | None:
                 raise LineError("expected a number of tokens", field=f"payload.info.{name}.{field}")
     counts = tuple(total.get(name) or 0 for name in ("input_tokens", "cached_input_tokens", "output_tokens"))
     return counts, last
+
+
+def call_counts(usage: dict[str, Any] | None, notes: Counter[str]) -> TokenCounts:
+    """The last usage of a token count, whose input includes cached tokens."""
+    if usage is None:
+        return TokenCounts()
+    names = {"input_tokens": "input_tokens", "cached_input_tokens": "cached_tokens", "output_tokens": "output_tokens"}
+    return token_counts({names[name]: value for name, value in usage.items() if name in names}, notes)
 
 
 def _calling(item: dict[str, Any], arguments: Any) -> Message:

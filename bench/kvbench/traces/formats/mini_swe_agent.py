@@ -8,7 +8,7 @@ from kvbench.traces.formats import agent_log, messages, trajectories
 from kvbench.traces.formats.agent_log import AgentLog
 from kvbench.traces.formats.base import Format, Import
 from kvbench.traces.formats.source import Head, SourceFile
-from kvbench.traces.formats.trajectories import Talk, openai_usage, sent_message, stamp_s
+from kvbench.traces.formats.trajectories import Talk, sent_message, stamp_s
 from kvbench.traces.lines import LineError
 
 _OWN_ROLES = ("exit", "environment")
@@ -82,7 +82,7 @@ class MiniSweAgentConverter:
                 talk.prompt(each, line, field, at_s)
             return
         response = _object(extra.get("response"))
-        done = talk.answer(sent[0], line, field, at_s, openai_usage(response.get("usage"), self._notes))
+        done = talk.answer(sent[0], line, field, at_s, response.get("usage"))
         if done and at_s is None:
             talk.steps[-1].start_s = stamp_s(response.get("created"))
 

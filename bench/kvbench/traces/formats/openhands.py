@@ -15,7 +15,7 @@ from kvbench.traces.formats import agent_log, messages, trajectories
 from kvbench.traces.formats.agent_log import AgentLog, OtherLines
 from kvbench.traces.formats.base import Format, Import
 from kvbench.traces.formats.source import Head, SourceFile
-from kvbench.traces.formats.trajectories import Talk, openai_usage, sent_message, stamp_s
+from kvbench.traces.formats.trajectories import Talk, sent_message, stamp_s
 from kvbench.traces.lines import LineError
 
 _SILENT = ("agent_state_changed", "null", "recall", "condensation_request", "change_agent_state", "loop_recovery")
@@ -154,8 +154,7 @@ class OpenHandsConverter:
         stream.open_calls.update(str(call.get("id")) for call in calls if isinstance(call, dict))
 
     def _answered(self, stream: _Stream, event: _Event, message: Message, usage: Any = None) -> None:
-        counts = openai_usage(usage, self._notes)
-        if stream.talk.answer(message, event.line, event.field, event.at_s, counts):
+        if stream.talk.answer(message, event.line, event.field, event.at_s, usage):
             stream.context.append((event.number, message))
 
     def _observation(self, stream: _Stream, event: _Event) -> None:

@@ -5,35 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import msgspec
-
 from kvbench.model import Message
 from kvbench.traces.formats.agent_log import Step, message_chars
 from kvbench.traces.formats.base import Import
 from kvbench.traces.formats.calls import time_s
 from kvbench.traces.formats.messages import chat_messages, digests
+from kvbench.traces.formats.usage import NOTES as USAGE_NOTES
+from kvbench.traces.formats.usage import token_counts
 from kvbench.traces.lines import LineError
 
 SENT = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content", "name")
 """Fields of a message that a request has; the others are the agent's own."""
 
-NOTES = {
+NOTES = USAGE_NOTES | {
     "answers": "messages that are answers of the model: {n}",
     "prompts": "messages to the model: {n}",
     "unanswered": "messages after the last answer: {n}",
     "broken": "messages not shaped as expected: {n}",
     "no_calls": "trajectories without an answer of the model: {n}",
-    "usage_unread": "calls whose usage is not as expected: {n} (taken as not reported)",
 }
-
-
-class Usage(msgspec.Struct, frozen=True):
-    """What an answer's `usage` says, in OpenAI's shape; None: not reported."""
-
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cached_tokens: int | None = None
-    raw: dict[str, Any] | None = None
 
 
 class Talk:
@@ -60,9 +50,7 @@ class Talk:
         self._new.append((line, field))
         self._new_s = at_s if at_s is not None else self._new_s
 
-    def answer(
-        self, message: Message, line: int, field: str, at_s: float | None = None, usage: Usage | None = None
-    ) -> bool:
+    def answer(self, message: Message, line: int, field: str, at_s: float | None = None, usage: Any = None) -> bool:
         """A message of the model; False where nothing was sent before it, and it is left out."""
         if not self._context:
             self._sink.drop("no_prompt", line, f"{field}: an answer without any message before it", self._file)
@@ -71,7 +59,7 @@ class Talk:
         self._notes["prompts"] += len(self._new)
         self._new.clear()
         self.chars += self._context_chars
-        usage = usage or Usage()
+        counts = token_counts(usage, self._notes)
         whole = list(self._context) if self._anew else None
         self.steps.append(
             Step(
@@ -83,10 +71,10 @@ class Talk:
                 start_s=self._new_s,
                 end_s=at_s,
                 model=self.model,
-                input_tokens=usage.input_tokens,
-                output_tokens=usage.output_tokens,
-                cached_tokens=usage.cached_tokens,
-                usage=usage.raw,
+                input_tokens=counts.input_tokens,
+                output_tokens=counts.output_tokens,
+                cached_tokens=counts.cached_tokens,
+                usage=usage if isinstance(usage, dict) else None,
             )
         )
         self._add(message)
@@ -151,20 +139,6 @@ def sent_message(message: Any, notes: Counter[str], field: str) -> list[Message]
 def _is_call(call: Any) -> bool:
     function = call.get("function") if isinstance(call, dict) else None
     return isinstance(function, dict) and isinstance(function.get("name"), str)
-
-
-def openai_usage(usage: Any, notes: Counter[str]) -> Usage:
-    """Counts of a response's usage object; those that are no numbers make all of it unknown, counted."""
-    if usage is None:
-        return Usage()
-    details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    if isinstance(usage, dict):
-        counts = [usage.get("prompt_tokens"), usage.get("completion_tokens"), cached]
-        if all(count is None or (type(count) is int and 0 <= count < 2**31) for count in counts):
-            return Usage(counts[0], counts[1], counts[2], usage)
-    notes["usage_unread"] += 1
-    return Usage()
 
 
 def stamp_s(value: Any) -> float | None:
