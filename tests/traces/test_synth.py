@@ -242,6 +242,25 @@ new_tokens = 10
     assert [line["input_tokens"] for line in lines] == [38, 50, 50]
 
 
+def test_a_prompt_can_go_on_where_another_ended(tmp_path: Path) -> None:
+    text = (
+        BLOCKS
+        + """
+[[root.begins]]
+with = "root"
+blocks = 5
+whole = 1
+weight = 1e9
+new_tokens = 9
+"""
+    )
+    lines = of_text(tmp_path, text.replace("turns = 3", "turns = 2"))
+    # the first session ends with five blocks, 0 1 2 3 4; the second takes all five and grows by one; no other has five
+    first = [line for line in lines if line["turn"] == 0]
+    assert [line["hash_ids"] for line in first] == [[0, 1, 2], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]
+    assert [line["input_tokens"] for line in first] == [38, 59, 59]
+
+
 def test_cuts_and_sub_agents(tmp_path: Path) -> None:
     text = (
         BLOCKS
@@ -297,6 +316,9 @@ WRONG: list[tuple[str, str, int | None, str, str, str | None]] = [
     ('with = "prompt"', 'with = "sibling"', 16, "root.begins[0].with", "a root session has no sibling", None),
     ('family = "blocks"', 'family = "texts"', 2, "family", "one of agents, blocks; found 'texts'", None),
     ('family = "blocks"', "", None, "family", "one of agents, blocks", None),
+    ("new_tokens = 18", "new_tokens = 18\nwhole = 1", 18, "root.begins[0].whole", "goes with root or sub_agent", None),
+    ("new_tokens = 18", "", 15, "root.begins[0]", "one of new_tokens and length_share", None),
+    ("new_tokens = 18", "length_share = 1", 17, "root.begins[0].length_share", "no turn before it", None),
     ("growth_tokens = 12", "growth_tokens = []", 12, "root.growth_tokens", "an empty list", None),
     ("turns = 3", "turns = 3\nspawn = {chance = 1, children = 1}", 12, "root.spawn", r"needs \[sub_agent\]", None),
 ]  # fmt: skip

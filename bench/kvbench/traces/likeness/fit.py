@@ -211,13 +211,15 @@ def _begin(part: list[BeginSample], weight: float) -> Begin:
     drops = _size(part[0])[0]
     blocks = amount([_size(begin)[1] for begin in part], whole=True)
     shares = part[0].with_ != "nothing"
+    elsewhere = part[0].with_ in ("root", "sub_agent")
     # A context that was rebuilt is about as long as before, or a part of it, whatever it was cut back to.
     relative = part[0].turn > 0 and _is_large(part[0])
     return Begin(
         with_=part[0].with_,
         weight=round(weight, 9),
-        lag=amount([begin.lag for begin in part], whole=True) if part[0].with_ in ("root", "sub_agent") else 1.0,
+        lag=amount([begin.lag for begin in part], whole=True) if elsewhere else 1.0,
         blocks=blocks if shares and not drops else None,
+        whole=round(sum(begin.whole for begin in part) / len(part), 6) if elsewhere else 0.0,
         dropped_blocks=blocks if drops else None,
         new_tokens=None if relative else amount([begin.new_tokens for begin in part], whole=True),
         length_share=amount([begin.length_share for begin in part]) if relative else None,

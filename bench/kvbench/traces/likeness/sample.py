@@ -23,8 +23,8 @@ class BeginSample(msgspec.Struct, frozen=True):
     """A prompt that does not just add to the one before.
 
     blocks: leading ones that were sent before. lag: that many sessions of the kind back. dropped: blocks of the
-    previous turn that are gone; length_share: its length in the previous turn's. others: sessions of other trees were
-    there to begin with; siblings: of its own tree.
+    previous turn that are gone; length_share: its length in the previous turn's. whole: all whole blocks of the other
+    session's last prompt are shared. others: sessions of other trees were there to begin with; siblings: of its own.
     """
 
     with_: With
@@ -34,6 +34,7 @@ class BeginSample(msgspec.Struct, frozen=True):
     dropped: int
     new_tokens: int
     length_share: float
+    whole: bool
     others: bool
     siblings: bool
 
@@ -197,6 +198,7 @@ class _Sharing:
                 max(0, full - sent_before),
                 max(0, request.input_tokens - sent_before * size),
                 round(request.input_tokens / seen.tokens, 4) if seen.tokens else 1.0,
+                giver is not None and sent_before >= max(1, min(len(giver.nodes), giver.tokens // size)),
                 others,
                 siblings,
             )

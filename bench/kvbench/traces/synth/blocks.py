@@ -121,22 +121,35 @@ class _Source:
         prompts are preferred, as a later one may be sent after the session that is to begin with it. None: no prompt
         has as many blocks.
         """
-        group, count = self._sessions[kind], self.others(kind, tree)
-        wanted = max(0, count - max(lag, 1))
         nearest: _Ids | None = None
         later: _Ids | None = None
-        for distance in range(min(count, _SEARCHED)):
-            for at in (wanted - distance, wanted + distance):
-                if not 0 <= at < count:
-                    continue
-                sent = group[at]
-                if len(sent.first) >= blocks:
-                    if not blocks or self._last[sent.first[blocks - 1]] == sent.serial:
-                        return sent.first
-                    nearest = sent.first if nearest is None else nearest
-                elif later is None and len(sent.ids) >= blocks:
-                    later = sent.ids
+        for sent in self._around(kind, tree, lag):
+            if len(sent.first) >= blocks:
+                if not blocks or self._last[sent.first[blocks - 1]] == sent.serial:
+                    return sent.first
+                nearest = sent.first if nearest is None else nearest
+            elif later is None and len(sent.ids) >= blocks:
+                later = sent.ids
         return nearest if nearest is not None else later
+
+    def whole_donor(self, kind: str, tree: int, lag: int, blocks: int) -> _Ids | None:
+        """The longest prompt of the nearest session that was the last to send its own, and of `blocks` blocks, to a
+        sixteenth."""
+        off = blocks // 16
+        for sent in self._around(kind, tree, lag):
+            if abs(len(sent.ids) - blocks) <= off and sent.ids and self._last[sent.ids[-1]] == sent.serial:
+                return sent.ids
+        return None
+
+    def _around(self, kind: str, tree: int, lag: int) -> Iterator[_Sent]:
+        """Sessions of other trees from the `lag`-th last on, as many times older as newer, so that lags stay what they
+        were drawn as."""
+        group, count = self._sessions[kind], self.others(kind, tree)
+        lag = min(max(lag, 1), count)
+        for more in range(min(count, _SEARCHED)):
+            for back in (lag + more, lag - lag * more // (lag + more)):
+                if 0 < back <= count:
+                    yield group[count - back]
 
 
 class _Prompt:
@@ -269,17 +282,17 @@ class _Tree:
         own: _Sent,
         parent: _Prompt | None,
     ) -> _Prompt:
-        begin = self._chosen(begins, rank, before, parent)
+        begin, rank = self._chosen(begins, rank, before, parent)
         dice = self._dice
-        blocks = None if begin.blocks is None else drawn_whole(begin.blocks, dice.rank())
+        blocks = None if begin.blocks is None else drawn_whole(begin.blocks, rank)
         shared: _Ids = array("q")
         match begin.with_:
             case "prompt":
-                shared = self._source.prompts[self._prompt_name(begin)]
+                shared = self._source.prompts[self._prompt_name(begin, rank)]
             case "previous" if before is not None:
                 shared = before.ids
                 if begin.dropped_blocks is not None:
-                    blocks = max(0, len(shared) - drawn_whole(begin.dropped_blocks, dice.rank()))
+                    blocks = max(0, len(shared) - drawn_whole(begin.dropped_blocks, rank))
             case "session":
                 shared = own.ids
             case "parent" if parent is not None:
@@ -288,7 +301,12 @@ class _Tree:
                 shared = self._longest_sibling(own)
             case "root" | "sub_agent" if self._source.others(begin.with_, self._number):
                 lag = drawn_whole(begin.lag, dice.rank())
-                donor = self._source.donor(begin.with_, self._number, lag, blocks or 0)
+                donor = None
+                if begin.whole and blocks is not None and dice.chance(begin.whole):
+                    donor = self._source.whole_donor(begin.with_, self._number, lag, blocks)
+                    blocks = blocks if donor is None else len(donor)
+                if donor is None:
+                    donor = self._source.donor(begin.with_, self._number, lag, blocks or 0)
                 # The first one of its length has nobody to share it with, and is as long.
                 shared = self._source.new_ids(blocks or 0, own.serial) if donor is None else donor
         if blocks is not None:
@@ -309,14 +327,17 @@ class _Tree:
         prompts = (sent.first if sent.call == own.call else sent.ids for sent in self._sub_agents if sent is not own)
         return max(prompts, key=len, default=array("q"))
 
-    def _prompt_name(self, begin: Begin) -> str:
+    def _prompt_name(self, begin: Begin, rank: float) -> str:
         prompts = self._recipe.prompts
-        return begin.prompt or prompts[_weighted([prompt.weight for prompt in prompts], self._dice.rank())].name
+        return begin.prompt or prompts[_weighted([prompt.weight for prompt in prompts], rank)[0]].name
 
-    def _chosen(self, begins: Sequence[Begin], rank: float, before: _Prompt | None, parent: _Prompt | None) -> Begin:
-        """By weight, among those that there is something to begin with for."""
+    def _chosen(
+        self, begins: Sequence[Begin], rank: float, before: _Prompt | None, parent: _Prompt | None
+    ) -> tuple[Begin, float]:
+        """By weight, among those that there is something to begin with for; and the rank that is left for it."""
         there = [begin for begin in begins if self._is_there(begin, before, parent)] or list(begins)
-        return there[_weighted([begin.weight for begin in there], rank)]
+        number, rest = _weighted([begin.weight for begin in there], rank)
+        return there[number], rest
 
     def _is_there(self, begin: Begin, before: _Prompt | None, parent: _Prompt | None) -> bool:
         match begin.with_:
@@ -335,9 +356,12 @@ def _chance(cut: Cut, tokens: int) -> float:
     return next((step.chance for step in reversed(cut.chance) if step.from_tokens <= tokens), 0.0)
 
 
-def _weighted(weights: Sequence[float], rank: float) -> int:
-    sums = list(accumulate(weights))
-    return next((i for i, upto in enumerate(sums) if rank * sums[-1] < upto), len(sums) - 1)
+def _weighted(weights: Sequence[float], rank: float) -> tuple[int, float]:
+    """Which one a rank falls on, and its rank within that one: what is spread evenly stays so, part by part."""
+    sums = [0.0, *accumulate(weights)]
+    at = rank * sums[-1]
+    number = next((i for i, upto in enumerate(sums[1:]) if at < upto), len(weights) - 1)
+    return number, min(max((at - sums[number]) / (weights[number] or 1.0), 0.0), 1.0)
 
 
 def _common(a: _Ids, b: _Ids) -> int:

@@ -171,6 +171,7 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     with: nothing; prompt (one of `prompts`); previous (the session's previous turn); session (an earlier one);
     parent; sibling (another sub-agent of the tree); root or sub_agent (the `lag`-th last session of the kind, other
     trees' only). blocks: how many leading blocks, all if left out. dropped_blocks: all but these, of the previous turn.
+    whole: chance that it is all of the other session's prompt, of one that is about `blocks` long.
     The prompt is so long: new_tokens behind what it begins with, or length_share of the previous turn's length.
     """
 
@@ -181,6 +182,7 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     prompt: _Name | None = None
     lag: Amount = 1.0
     blocks: Amount | None = None
+    whole: _Share = 0.0
     dropped_blocks: Amount | None = None
     new_tokens: Amount | None = None
     length_share: Amount | None = None

@@ -314,6 +314,8 @@ def _blocks_doubts(recipe: BlocksRecipe) -> list[tuple[str, str]]:
                     out.append((where, "a prompt has one of new_tokens and length_share"))
                 if begin.length_share is not None and ".cuts" not in field:
                     out.append((f"{where}.length_share", "a first prompt has no turn before it"))
+                if begin.whole and (begin.with_ not in ("root", "sub_agent") or begin.blocks is None):
+                    out.append((f"{where}.whole", "goes with root or sub_agent, and blocks"))
                 if begin.dropped_blocks is not None and begin.with_ != "previous":
                     out.append((f"{where}.dropped_blocks", "goes with the previous turn"))
         if shape.spawn is not None and recipe.sub_agent is None:
