@@ -47,8 +47,8 @@ def test_what_people_read(path: str) -> None:
         "ceiling    40.0% by block, 42.1% by token, unbounded cache; 21.1% from the session's own previous turn"
         in lines
     )
-    assert "sharing    2 blocks that two trees or more have are 60.0% of all sent, in 1 piece; the largest:" in lines
-    assert "           60.0%   20 tokens in 2 trees, 3 requests (first h)" in [
+    assert "sharing    2 blocks that two sessions or more have are 60.0% of all sent, in 1 piece; the largest:" in lines
+    assert "           60.0%   20 tokens in 2 sessions, 3 requests (first h)" in [
         line.replace("             ", "           ") for line in lines
     ]
     assert (

@@ -93,13 +93,13 @@ def test_the_ceiling(tmp_path: Path) -> None:
     assert (found.totals.growth_tokens.mean, found.totals.shrinking_turns) == ((5 - 20) / 2, 1)
 
 
-def test_what_trees_share(tmp_path: Path) -> None:
+def test_what_sessions_share(tmp_path: Path) -> None:
     sharing = stats(tmp_path, *HASHED).sharing
-    # id 1 is in three trees and sent 5 times; id 2 in two trees (h twice, i once) and sent 3 times; of 14 in all
+    # id 1 is in three sessions and sent 5 times; id 2 in two (h twice, i once) and sent 3 times; of 14 in all
     assert (sharing.pieces, sharing.blocks, sharing.sent_blocks, sharing.share) == (2, 2, 8, 8 / 14)
     first, second = sharing.top
-    assert (first.depth_blocks, first.blocks, first.tokens, first.trees, first.requests) == (0, 1, 10, 3, 5)
-    assert (second.depth_blocks, second.blocks, second.trees, second.requests) == (1, 1, 2, 3)
+    assert (first.depth_blocks, first.blocks, first.tokens, first.sessions, first.requests) == (0, 1, 10, 3, 5)
+    assert (second.depth_blocks, second.blocks, second.sessions, second.requests) == (1, 1, 2, 3)
     assert (first.session_id, second.session_id) == ("h", "h")
     assert (first.share, second.share) == (5 / 14, 3 / 14)
 

@@ -125,17 +125,15 @@ def _cache_rows(stats: TraceStats) -> list[tuple[str, str]]:
     if ceiling.eligible_hit_rate is not None:
         rows.append(("", f"eligible {percent(ceiling.eligible_hit_rate)} of what each session had put there itself"))
     if shared.share is not None and shared.pieces:
-        what = f"{plural(shared.blocks, 'block')} that two trees or more have are {percent(shared.share)} of all sent"
+        what = (
+            f"{plural(shared.blocks, 'block')} that two sessions or more have are {percent(shared.share)} of all sent"
+        )
         rows.append(("sharing", f"{what}, in {plural(shared.pieces, 'piece')}; the largest:"))
         for piece in shared.top:
             where = f"from block {piece.depth_blocks:,} on, " if piece.depth_blocks else ""
-            rows.append(
-                (
-                    "",
-                    f"  {percent(piece.share):>5}   {where}{piece.tokens:,} tokens in {piece.trees:,} trees, "
-                    f"{plural(piece.requests, 'request')} (first {safe(piece.session_id)})",
-                )
-            )
+            who = f"{plural(piece.sessions, 'session')}, {plural(piece.requests, 'request')}"
+            what = f"{where}{piece.tokens:,} tokens in {who} (first {safe(piece.session_id)})"
+            rows.append(("", f"  {percent(piece.share):>5}   {what}"))
     return rows
 
 

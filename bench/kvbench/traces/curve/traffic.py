@@ -48,25 +48,20 @@ class TrafficReader:
         self.nodes = array("i")
         """Where each request's chain ends in the paths, beside depths; in the order of reading."""
         self.depths = array("q")
-        self.trees = array("i")
-        """Number of each request's tree."""
         self._tokens, self._starts, self._agents, self._models = array("q"), array("d"), array("b"), array("q")
         self._names: dict[str | None, int] = {None: -1}
         self._ends: dict[str, int] = {}
         self._root: str | None = None
-        self._tree = -1
 
     def add(self, request: BlockRequest) -> None:
         if request.root_id != self._root:
             self._root = request.root_id
-            self._tree += 1
             self._ends.clear()
         kept = request.kept
         node, depth = self.paths.extend(self._ends[request.session_id] if kept else 0, kept, request.new_ids)
         self._ends[request.session_id] = node
         self.nodes.append(node)
         self.depths.append(depth)
-        self.trees.append(self._tree)
         self._tokens.append(request.input_tokens)
         self._starts.append(request.start_s)
         self._agents.append(request.sub_agent)

@@ -77,7 +77,7 @@ class _Seen:
     """What the requests say of time and of the turn before, in the order of reading."""
 
     def __init__(self) -> None:
-        self.turns = Turns(array("q"), array("q"), array("q"), [])
+        self.turns = Turns(array("q"), array("q"), array("q"), array("q"), [])
         self.starts_s, self.ends_s = array("d"), array("d")
         self.session_begin_s, self.session_end_s = array("d"), array("d")
         self._root: str | None = None
@@ -92,11 +92,12 @@ class _Seen:
         if before is None:
             self.session_begin_s.append(request.start_s)
             self.session_end_s.append(request.end_s)
+            turns.names.append(name)
         self.session_end_s[number] = max(self.session_end_s[number], request.end_s)
         self._sessions[name] = number, request
         turns.kept.append(request.kept)
         turns.before_input.append(0 if before is None else before.input_tokens)
         turns.before_output.append(-1 if before is None or before.output_tokens is None else before.output_tokens)
-        turns.sessions.append(name)
+        turns.sessions.append(number)
         self.starts_s.append(request.start_s)
         self.ends_s.append(request.end_s)

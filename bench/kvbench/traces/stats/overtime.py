@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 class Level(msgspec.Struct, frozen=True, kw_only=True):
     """What rises and falls. mean: over the time from the first to the last moment; None where there is none."""
 
-    peak: float
+    peak: int
     mean: float | None
 
 
@@ -54,7 +54,7 @@ class _Steps:
     value: Floats
 
     def level(self, from_s: float, to_s: float) -> Level:
-        peak = float(self.value.max(initial=0))
+        peak = int(self.value.max(initial=0))
         if to_s <= from_s:
             return Level(peak=peak, mean=None)
         until = np.append(self.time[1:], to_s)

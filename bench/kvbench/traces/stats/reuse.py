@@ -1,4 +1,4 @@
-"""What a prefix cache could do with a trace: the ceiling, and which pieces of prompts several trees share."""
+"""What a prefix cache could do with a trace: the ceiling, and which pieces of prompts several sessions share."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedPiece(msgspec.Struct, frozen=True, kw_only=True):
-    """Blocks that the same trees have: distinct, from `depth_blocks` of a prompt on. sent_blocks: over all requests,
+    """Blocks that the same sessions have: distinct, from `depth_blocks` of a prompt on. sent_blocks: over all requests,
     share: of all blocks sent. session_id: the first that sends it."""
 
     depth_blocks: int
     blocks: int
     tokens: int
-    trees: int
+    sessions: int
     requests: int
     sent_blocks: int
     share: float
@@ -48,7 +48,7 @@ class SharedPiece(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
-    """What at least two trees have. top: the pieces with the most blocks sent; they do not overlap."""
+    """What at least two sessions have. top: the pieces with the most blocks sent; they do not overlap."""
 
     pieces: int
     blocks: int
@@ -65,7 +65,10 @@ class Turns:
     before_input: array[int]
     before_output: array[int]
     """-1 where there is no previous turn, or its answer has no length."""
-    sessions: list[str]
+    sessions: array[int]
+    """Number of each request's session."""
+    names: list[str]
+    """Of the sessions."""
 
 
 def ceiling(traffic: Traffic, turns: Turns, by_time: Ints) -> Ceiling:
@@ -96,26 +99,26 @@ def sharing(reader: TrafficReader, turns: Turns, block_size: int) -> Sharing:
     ends = [paths.cut_at(*end) for end in zip(reader.nodes, reader.depths, strict=True)]
     count = len(paths.parent)
     parent, length = paths.parent.tolist(), (np.array(paths.end) - np.array(paths.start)).tolist()
-    trees, seen, first = [0] * count, [-1] * count, [0] * count
+    sessions, seen, first = [0] * count, [-1] * count, [0] * count
     passes = np.bincount(ends, minlength=count).tolist()
-    for i, (node, tree) in enumerate(zip(ends, reader.trees, strict=True)):
-        while node and seen[node] != tree:
-            if not trees[node]:
-                first[node] = i
-            seen[node] = tree
-            trees[node] += 1
+    for session, node in sorted(zip(turns.sessions, ends, strict=True)):
+        while node and seen[node] != session:
+            if not sessions[node]:
+                first[node] = session
+            seen[node] = session
+            sessions[node] += 1
             node = parent[node]
     top_down = (np.argsort(np.array(paths.start)[1:], kind="stable") + 1).tolist()
     for node in reversed(top_down):
         passes[parent[node]] += passes[node]
     total = int(np.array(reader.depths).sum())
-    # a node's trees are among its parent's: where they are as many, they are the same
+    # a node's sessions are among its parent's: where they are as many, they are the same
     piece = list(range(count))
     blocks, sent = [0] * count, [0] * count
     for node in top_down:
-        if trees[node] < 2:
+        if sessions[node] < 2:
             continue
-        if parent[node] and trees[parent[node]] == trees[node]:
+        if parent[node] and sessions[parent[node]] == sessions[node]:
             piece[node] = piece[parent[node]]
         blocks[piece[node]] += length[node]
         sent[piece[node]] += length[node] * passes[node]
@@ -130,11 +133,11 @@ def sharing(reader: TrafficReader, turns: Turns, block_size: int) -> Sharing:
                 depth_blocks=paths.start[node],
                 blocks=blocks[node],
                 tokens=blocks[node] * block_size,
-                trees=trees[node],
+                sessions=sessions[node],
                 requests=passes[node],
                 sent_blocks=sent[node],
                 share=sent[node] / total,
-                session_id=turns.sessions[first[node]],
+                session_id=turns.names[first[node]],
             )
             for node in found[:TOP]
         ),
