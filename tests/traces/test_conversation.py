@@ -263,19 +263,27 @@ CONVERSATION = st.lists(st.sampled_from("abc"), min_size=1, max_size=4)
 
 
 @given(st.lists(CONVERSATION, min_size=1, max_size=12), st.randoms())
-def test_every_request_is_sent_as_it_was_whatever_the_order_of_the_records(
+def test_every_request_is_sent_as_it_was_whatever_the_order_of_the_records_and_whoever_made_them(
     texts: list[list[str]], chance: random.Random
 ) -> None:
-    calls = [
-        Call(
-            line=number + 1,
-            messages=[user(text) if at % 2 == 0 else said(text) for at, text in enumerate(each)],
-            session=chance.choice(["s", None]),
-            start_s=float(chance.randrange(8)),
-            end_s=9.0 if chance.random() < 0.3 else None,
+    parents = {"s": None, "t": "s", "u": "t", "w": "w", "x": "y", "y": "x"}
+    calls = []
+    for number, each in enumerate(texts):
+        session = chance.choice([*parents, None])
+        start_s = float(chance.randrange(8))
+        calls.append(
+            Call(
+                line=number + 1,
+                messages=[user(text) if at % 2 == 0 else said(text) for at, text in enumerate(each)],
+                answer=said(chance.choice("abc")) if chance.random() < 0.5 else None,
+                session=session,
+                weak=session in ("u", "w"),
+                parent=parents[session] if session is not None else None,
+                agent=chance.choice(["lead", "scout", None]),
+                start_s=start_s,
+                end_s=start_s + chance.randrange(4) if chance.random() < 0.7 else None,
+            )
         )
-        for number, each in enumerate(texts)
-    ]
     wanted = Counter(json.dumps(call.messages) for call in calls)
     shuffled = list(calls)
     chance.shuffle(shuffled)

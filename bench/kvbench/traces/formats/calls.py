@@ -110,9 +110,7 @@ class CallSpool:
 
     def _tie(self, call: Call) -> int:
         """Shorter prompts first, then by content; where a call stands in its source does not count."""
-        content = self._encode_sorted(
-            (call.session, call.messages, call.answer, call.end_s, call.input_tokens, call.tools)
-        )
+        content = self._encode_sorted(msgspec.structs.replace(call, line=0))
         digest = hashlib.blake2b(content, digest_size=6).digest()
         return min(len(call.messages or ()), 0xFFFF) << 48 | int.from_bytes(digest, "big")
 
