@@ -174,3 +174,14 @@ def test_what_will_be_sampled_is_known_when_the_step_begins() -> None:
         seen += [(at_ms, token.number, token.at_ns / MS) for token in engine.take_planned()]
     assert seen == [(1, 0, 21), (21, 1, 27), (27, 2, 33)]
     assert job.done
+
+
+def test_nothing_begins_before_what_has_happened_already() -> None:
+    """A request that waited on its connection behind another came, by its bytes, while that one was answered."""
+    engine = Engine(preset())
+    first = submit(engine, range(100), output=3)
+    tokens = run(engine, 33)
+    assert times_ms(tokens, first)[-1] == 33
+    second = submit(engine, range(1000, 1100), output=1, at_ms=5)
+    assert times_ms(run(engine), second) == [53]
+    assert second.scheduled_ns == 33 * MS

@@ -161,3 +161,11 @@ def test_hits_equal_brute_force(
         requests.append((prompt, output, now))
     store = UnitStore(interval=interval, build_ns=build, ttl_ns=ttl)
     assert [serve(store, *request) for request in requests] == by_brute_force(requests, interval, build, ttl)
+
+
+def test_without_refresh_a_unit_lives_from_when_it_was_first_written() -> None:
+    for refresh, found in ((True, 2), (False, 0)):
+        store = UnitStore(ttl_ns=100, refresh_on_hit=refresh)
+        for now_ns in (0, 60):
+            serve(store, "AB", now_ns=now_ns)
+        assert store.find(chained("AB"), 120) == found

@@ -18,6 +18,7 @@ import random
 from collections import deque
 
 from kvbench.sim.cache import BlockHasher
+from kvbench.sim.costs import decode_s, prefill_s
 from kvbench.sim.hits import BlockStore, Found
 from kvbench.sim.job import Job, Token
 from kvbench.sim.parameters import Preset
@@ -71,6 +72,7 @@ class Engine:
         self._sampling: list[Token] = []
         self._planned: list[Token] = []
         self._sent_ns = 0
+        self._reached_ns = 0
         self._step_end_ns: int | None = None
         self._order = itertools.count()
         self._jobs = 0
@@ -88,7 +90,9 @@ class Engine:
             hasher.extend(prompt)
         self._jobs += 1
         chance = random.Random(f"{self.preset.seed} job {self._replica} {self._jobs}")
-        job = Job(prompt, output, salt, now_ns, hasher, chance, ready_ns=now_ns + self._frontend_ns)
+        # A request read before its connection was free may have come before what has happened since.
+        ready_ns = max(now_ns + self._frontend_ns, self._reached_ns)
+        job = Job(prompt, output, salt, now_ns, hasher, chance, ready_ns=ready_ns)
         job.replica = self._replica
         job.noise = math.exp(chance.gauss(0, self.preset.noise_sigma))
         job.loses_hit = self.units is None and chance.random() < self.preset.lapse_probability
@@ -136,6 +140,7 @@ class Engine:
         """All tokens sampled up to now, in order; they may still have to leave."""
         tokens: list[Token] = []
         while (at_ns := self.next_ns()) is not None and at_ns <= now_ns:
+            self._reached_ns = at_ns
             while self._arriving and self._arriving[0].ready_ns <= at_ns:
                 self.waiting.append(self._arriving.popleft())
             if self._step_end_ns is not None:
@@ -260,10 +265,8 @@ class Engine:
     def _decode_ns(self, decoding: int, context_tokens: int) -> int:
         if not decoding:
             return 0
-        preset = self.preset
-        step_s = preset.decode_base_s + preset.decode_s_per_request * decoding
-        step_s += preset.decode_s_per_context_token * context_tokens
-        return round(step_s * math.exp(self._chance.gauss(0, preset.noise_sigma)) * NS)
+        noise = math.exp(self._chance.gauss(0, self.preset.noise_sigma))
+        return round(NS * noise * decode_s(self.preset, decoding, context_tokens))
 
     def _admit(self, job: Job, at_ns: int) -> bool:
         size = self.preset.block_size
@@ -326,17 +329,7 @@ class Engine:
         return whole_ns + round(self.preset.prefill_s_per_chunk * job.noise * NS)
 
     def _prefill_ns(self, job: Job, uncached: int) -> int:
-        preset, cached = self.preset, job.found
-        return round(
-            NS
-            * job.noise
-            * (
-                preset.prefill_base_s
-                + preset.prefill_s_per_token * uncached
-                + preset.prefill_s_per_cached_token * cached
-                + preset.attention_s_per_token2 * (uncached * cached + uncached * uncached / 2)
-            )
-        )
+        return round(NS * job.noise * prefill_s(self.preset, uncached, job.found))
 
     def _schedule(self, job: Job, chunk: int, at_ns: int) -> None:
         """Put `chunk` tokens of a job into the step; blocks they fill can be hit by others from now on."""

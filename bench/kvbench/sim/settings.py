@@ -50,9 +50,7 @@ def resolve_preset(name: str, settings: Mapping[str, object] | None = None) -> P
         preset = msgspec.convert(values, Preset, strict=False)
     except msgspec.ValidationError as error:
         key = str(error).rpartition("`$.")[2].rstrip("`")
-        allowed = names(key)
-        why = f"expected {', '.join(allowed[:-1])} or {allowed[-1]}" if allowed else str(error)
-        raise UsageError(f"{key} = {given.get(key)} [{units.get(key, '')}]: {why}") from None
+        raise UsageError(f"{key} = {given.get(key)} [{units.get(key, '')}]: {_why(key, str(error))}") from None
     for key in given:
         value = getattr(preset, key)
         if isinstance(value, (float, Decimal)) and value != value:
@@ -128,6 +126,15 @@ def parse_endpoint(spec: str) -> tuple[str, dict[str, str]] | None:
         return None
     items = [unquote(item) for item in query.split("&")] if question else []
     return preset or DEFAULT_PRESET, parse_settings(items, f"--endpoint {spec}: ")
+
+
+def _why(parameter: str, error: str) -> str:
+    allowed = names(parameter)
+    if allowed:
+        return f"expected {', '.join(allowed[:-1])} or {allowed[-1]}"
+    if "regex" in error:
+        return f"expected: {_described()[parameter][1]}"
+    return error.partition(" - at ")[0]
 
 
 def names(parameter: str) -> tuple[str, ...]:
