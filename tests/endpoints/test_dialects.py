@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kvbench.endpoints.dialects import openai, vllm
 from kvbench.endpoints.dialects.openai import Answer
-from kvbench.endpoints.usage import normalise
+from kvbench.usage import normalise
 
 MESSAGES: list[dict[str, Any]] = [
     {"role": "system", "content": "be brief"},

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from kvbench import __version__
-from kvbench.cli import claims, model, run, runs, show, sim, trace
+from kvbench.cli import claims, model, prices, run, runs, show, sim, trace
 from kvbench.errors import EXIT_FAILED, EXIT_INTERRUPTED, KvbenchError
 
 app = typer.Typer(
@@ -48,6 +48,7 @@ app.command("show")(show.show)
 app.command("runs")(runs.runs)
 app.command("model")(model.model)
 app.command("claims")(claims.claims)
+app.command("prices")(prices.prices)
 
 
 def main() -> None:

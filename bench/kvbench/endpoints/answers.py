@@ -11,8 +11,8 @@ from kvbench.endpoints.failures import error_text, of_status, retry_after_s
 from kvbench.endpoints.secrets import Redactor
 from kvbench.endpoints.sse import SseEvent, sse_events
 from kvbench.endpoints.stamped import StampedBody, Timing, TransportFault
-from kvbench.endpoints.usage import normalise
 from kvbench.model import Clock, Record, Request
+from kvbench.usage import normalise
 
 MAX_MESSAGE_CHARS = 500
 WAIT_LIMIT_SHARE = 0.98
@@ -108,6 +108,7 @@ def to_record(
         error_class=None if failed is None else failed[0],
         error_message=None if failed is None else shortened(failed[1], redact),
         retry_after_s=None if failed is None else retry_after_s(headers.get("retry-after"), headers.get("date")),
+        request_model=request.body.get("model"),
         response_model=redact.value(answer.response_model),
         response_id=redact.value(answer.response_id),
         wanted_output_tokens=request.wanted_output_tokens,

@@ -65,17 +65,23 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Token counts as the endpoint reported them, in one shape: input_tokens includes cached ones.
+    """Token counts as the endpoint reported them, in one shape: input_tokens includes cached and written ones.
 
     None = not reported. `problem` says why a report was not believed (negative, cached > prompt); the counts it
-    touches are then None and the raw object is kept in Record.usage_raw.
+    touches are then None and the raw object is kept in Record.usage_raw. cache_write_1h_tokens: the part of
+    cache_write_tokens that stays for an hour; image_tokens: a part of the input. server_tools: calls by the report's
+    own name of the tool, those above 0.
     """
 
     input_tokens: int | None = None
     cached_tokens: int | None = None
     cache_write_tokens: int | None = None
+    cache_write_1h_tokens: int | None = None
     output_tokens: int | None = None
     reasoning_tokens: int | None = None
+    image_tokens: int | None = None
+    server_tools: dict[str, int] = {}
+    service_tier: str | None = None
     problem: str | None = None
 
 
@@ -111,6 +117,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     error_class: str | None = None
     error_message: str | None = None
     retry_after_s: float | None = None
+    request_model: str | None = None
+    """What was asked for, and is billed; response_model: what the answer says it is from."""
     response_model: str | None = None
     response_id: str | None = None
     wanted_output_tokens: int | None = None

@@ -70,6 +70,8 @@ class RunInfo(msgspec.Struct, kw_only=True, frozen=True):
     name: str
     status: Literal["started", "done", "interrupted", "failed"]
     started_at: str
+    zero_unix_ns: int | None = None
+    """Unix time of the moment that all `_ns` count from (started_at is later: after discovery); None: not noted."""
     ended_at: str | None = None
     wall_s: float | None = None
     command: tuple[str, ...] = ()

@@ -90,7 +90,7 @@ async def replay(plan: Plan, watcher: Watcher) -> Path:
         _sender(plan, endpoint, info, thinks).check_models(plan.trace)
         choice = Choice(tokenizer=plan.profile.tokenizer, prompts=plan.profile.hash_prompts)
         hashed, doubts = await hash_prompts(plan.trace, endpoint, choice, live=plan.settings.history == "live")
-        with _writer(plan, info, thinks) as writer:
+        with _writer(plan, info, thinks, clock) as writer:
             await _Replay(plan, endpoint, info, clock, writer, watcher, thinks, hashed, warnings=doubts).run()
             return writer.dir
     finally:
@@ -111,7 +111,7 @@ def _raise_open_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _writer(plan: Plan, info: EndpointInfo, thinks: bool | None) -> RunWriter:
+def _writer(plan: Plan, info: EndpointInfo, thinks: bool | None, clock: RunClock) -> RunWriter:
     trace = plan.trace
     name = trace.header.name or trace.path.stem
     return RunWriter.create(
@@ -122,6 +122,7 @@ def _writer(plan: Plan, info: EndpointInfo, thinks: bool | None) -> RunWriter:
             name=name,
             status="started",
             started_at=_utc_now(),
+            zero_unix_ns=clock.realtime_shift_ns,
             command=plan.command,
             endpoint=plan.profile.safe_dict() | ({"simulated": plan.simulated} if plan.simulated else {}),
             server=msgspec.to_builtins(info),

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import NamedTuple
 
 from kvbench.errors import InputError, UsageError
 from kvbench.model import TraceHeader
 from kvbench.traces.formats import FORMAT_NAMES, FORMATS, NATIVE
 from kvbench.traces.formats.base import Format, Import, ImportOptions
-from kvbench.traces.formats.sink import NativeSink, SourceLog
+from kvbench.traces.formats.sink import LoggedUsage, NativeSink, SourceLog
 from kvbench.traces.formats.source import SourceFile, source_files
 from kvbench.traces.formats.weka_times import NestedT
 from kvbench.traces.import_report import ImportReport
@@ -66,6 +67,31 @@ def validate_workload(
     with source.sink.stream:
         index = source.run()
         return validation(path, source.log, index, source.report(index))
+
+
+class LoggedCalls(NamedTuple):
+    """The usage of every call that a log tells of, as `report` says it was read."""
+
+    calls: list[LoggedUsage]
+    report: ImportReport
+
+
+def logged_calls(path: str | Path, *, format: str | None = None) -> LoggedCalls:
+    """The usage of a log's calls, those that could not be replayed too; what the log has twice is there once.
+
+    Raises InputError naming file and line, and where the format has no times: without them nothing has a price.
+    """
+    source = _Source(Path(path), format, ImportOptions(), strict=True)
+    if source.is_native:
+        raise InputError(
+            "a native trace, which does not say when its requests were made",
+            path=path,
+            hint="price the log it was made from, or what a replay would cost: --estimate",
+        )
+    calls = source.sink.calls = []
+    with source.sink.stream:
+        index = source.run()
+        return LoggedCalls(calls, source.report(index))
 
 
 def sniff(path: Path) -> str:

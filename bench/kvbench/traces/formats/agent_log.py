@@ -16,7 +16,7 @@ from kvbench.errors import InputError
 from kvbench.model import Message, Recorded, Turn, TurnRef
 from kvbench.traces.content_blocks import CHARS_PER_TOKEN
 from kvbench.traces.formats.base import Import
-from kvbench.traces.formats.sink import SHOWN_DROPPED
+from kvbench.traces.formats.sink import SHOWN_DROPPED, LoggedUsage
 from kvbench.traces.lines import MAX_TIME_S
 
 CLOCK_S = 0.5
@@ -138,6 +138,7 @@ class AgentLog:
                 notes["no_new_message"] += before is not None and not step.new
                 chars += sum(map(message_chars, append))
             self._compare(step, chars)
+            self._used(step)
             ref: TurnRef | None = None
             start_s: float | None = None
             pause_s = 0.0
@@ -192,6 +193,23 @@ class AgentLog:
         where = f"{path}:{error.line}: " if error.line else f"{path}: "
         self._import.log.error(error.line or 0, str(error).removeprefix(where), hint=error.hint)
 
+    def _used(self, step: Step) -> None:
+        most: int | None = None
+        if step.output_tokens is not None and _is_placeholder(step):
+            # No token is less than a byte.
+            most = len(msgspec.json.encode(step.answer))
+        self._sink.used(
+            LoggedUsage(
+                line=step.line,
+                file=self._import.log.file,
+                model=step.model,
+                usage=step.usage,
+                start_s=step.start_s,
+                end_s=step.end_s,
+                output_most=most,
+            )
+        )
+
     def _compare(self, step: Step, chars: int) -> None:
         if step.input_tokens:
             self._compared += 1
@@ -230,12 +248,18 @@ class AgentLog:
         tokens = step.output_tokens
         if tokens is None:
             self._sink.notes["no_usage"] += 1
-        elif not step.streamed_to_end and chars > PLACEHOLDER_CHARS_PER_TOKEN * tokens:
+        elif _is_placeholder(step):
             self._sink.notes["placeholder_output"] += 1
         else:
             self._sink.notes["zero_output"] += tokens == 0
             return max(tokens, 1)
         return max(-(-chars // CHARS_PER_TOKEN), 1)
+
+
+def _is_placeholder(step: Step) -> bool:
+    """Whether the answer's logged length is one from its stream's start."""
+    chars = message_chars(step.answer)
+    return not step.streamed_to_end and chars > PLACEHOLDER_CHARS_PER_TOKEN * (step.output_tokens or 0)
 
 
 def message_chars(message: Message) -> int:

@@ -42,6 +42,8 @@ class Call(msgspec.Struct, kw_only=True, omit_defaults=True):
     output_tokens: int | None = None
     cached_tokens: int | None = None
     usage: dict[str, Any] | None = None
+    counted: dict[str, Any] | None = None
+    """`usage` in OpenAI's shape, where the source's own is none that an API sends."""
     extra: dict[str, Any] = {}
 
 

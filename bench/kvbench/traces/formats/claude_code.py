@@ -20,6 +20,7 @@ from kvbench.traces.formats.calls import time_s
 from kvbench.traces.formats.claude_agents import Agent, end_s, find_caller, start_s
 from kvbench.traces.formats.claude_lines import SIDECHAIN, Group, Line, LoggedCall, message_line, tool_results
 from kvbench.traces.formats.messages import chat_messages, digest
+from kvbench.traces.formats.sink import LoggedUsage
 from kvbench.traces.formats.source import Head, SourceFile
 from kvbench.traces.formats.usage import NOTES as USAGE_NOTES
 from kvbench.traces.formats.usage import token_counts
@@ -130,6 +131,7 @@ class ClaudeCodeConverter:
         if not call.new and call.before is None:
             for line in call.lines:
                 self._drop("no_prompt", line, "a call without any message before it")
+            self._used(call)
             call.message_id = ""
             return False
         return True
@@ -185,7 +187,7 @@ class ClaudeCodeConverter:
             self._write(other, agents, results, tree_s)
 
     def _step(self, call: LoggedCall, previous: LoggedCall | None) -> Step:
-        last = max(call.lines, key=lambda line: line.place)
+        last = _last(call)
         logged = last.message.get("usage")
         counts = token_counts(logged, self._notes)
         model = last.message.get("model")
@@ -204,6 +206,20 @@ class ClaudeCodeConverter:
             cached_tokens=counts.cached_tokens,
             usage=logged if isinstance(logged, dict) else None,
             streamed_to_end=last.message.get("stop_reason") is not None,
+        )
+
+    def _used(self, call: LoggedCall) -> None:
+        last = _last(call)
+        model, usage = last.message.get("model"), last.message.get("usage")
+        self._import.sink.used(
+            LoggedUsage(
+                line=last.number,
+                file=last.file,
+                model=model if isinstance(model, str) else None,
+                usage=usage if isinstance(usage, dict) else None,
+                start_s=start_s(call),
+                end_s=end_s(call),
+            )
         )
 
     def _context(self, call: LoggedCall) -> list[Message]:
@@ -287,6 +303,18 @@ def _together(files: list[_File]) -> list[list[_File]]:
         return min(file.first_s for file in group), -last_s, str(group[0].source.path)
 
     return sorted((group for _, group in groups), key=place)
+
+
+def _last(call: LoggedCall) -> Line:
+    """The line with the usage of the answer's end. Of lines of one moment that is the one with the most output: what is
+    counted only grows, and the order of a log's lines does not matter."""
+
+    def place(line: Line) -> tuple[float, int, int]:
+        usage = line.message.get("usage")
+        output = usage.get("output_tokens") if isinstance(usage, dict) else None
+        return line.place[0], output if type(output) is int else -1, line.number
+
+    return max(call.lines, key=place)
 
 
 def _matches(head: Head) -> bool:

@@ -17,6 +17,7 @@ from kvbench.traces.formats.base import Format, Import
 from kvbench.traces.formats.calls import time_s
 from kvbench.traces.formats.codex_items import OUTPUTS, Chat, call_counts, chat_item, usage_counts
 from kvbench.traces.formats.messages import answer_digest
+from kvbench.traces.formats.sink import LoggedUsage
 from kvbench.traces.formats.source import Head, SourceFile
 from kvbench.traces.formats.usage import NOTES as USAGE_NOTES
 from kvbench.traces.lines import LineError
@@ -125,7 +126,7 @@ class CodexConverter:
             elif kind == "response_item":
                 self._item(session, number, at_s, payload)
             elif kind == "event_msg" and payload.get("type") == "token_count":
-                self._token_count(session, number, payload)
+                self._token_count(session, number, at_s, payload)
             else:
                 if kind == "event_msg":
                     self._event(session, payload)
@@ -170,7 +171,7 @@ class CodexConverter:
         session.new_lines.append(number)
         session.new_s = at_s if at_s is not None else session.new_s
 
-    def _token_count(self, session: _Session, number: int, payload: dict[str, Any]) -> None:
+    def _token_count(self, session: _Session, number: int, at_s: float | None, payload: dict[str, Any]) -> None:
         info = payload.get("info")
         counts = usage_counts(info) if info is not None else None
         if counts is None:
@@ -185,6 +186,16 @@ class CodexConverter:
         session.total = total
         if not session.out_lines:
             self._import.drop("usage_only", number, "a call of which nothing but its usage is logged")
+            self._import.sink.used(
+                LoggedUsage(
+                    line=number,
+                    file=self._import.log.file,
+                    model=session.model,
+                    usage=last,
+                    start_s=session.new_s if session.new_s is not None else at_s,
+                    end_s=at_s,
+                )
+            )
             return
         session.counted = number
         self._close(session, last)

@@ -14,6 +14,7 @@ from kvbench.model import Recorded, Turn
 from kvbench.traces.formats.agent_log import OtherLines
 from kvbench.traces.formats.base import Format, Import
 from kvbench.traces.formats.codex_items import usage_counts
+from kvbench.traces.formats.sink import LoggedUsage
 from kvbench.traces.formats.source import Head, SourceFile
 from kvbench.traces.lines import LineError
 
@@ -57,7 +58,9 @@ class CodexExecConverter:
             tokens = usage.get("input_tokens") if isinstance(usage, dict) else None
             if counts is None or not tokens:
                 self._import.drop("no_usage_turn", line, f"a turn without usage ({obj.get('status') or 'no status'})")
-            elif tools:
+                continue
+            self._import.sink.used(LoggedUsage(line=line, file=self._import.log.file, model=None, usage=counts[1]))
+            if tools:
                 self._import.drop("several_calls", line, f"a turn with {tools} tool calls, whose usage is a sum")
             else:
                 name = name or self._import.sink.name(thread)

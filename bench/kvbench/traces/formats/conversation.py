@@ -15,6 +15,7 @@ from kvbench.traces.formats.links import Links
 from kvbench.traces.formats.messages import NOTES as MESSAGE_NOTES
 from kvbench.traces.formats.messages import answer_digest, digests
 from kvbench.traces.formats.session_group import Ended, SessionGroup
+from kvbench.traces.formats.sink import LoggedUsage
 from kvbench.traces.formats.thread import CLOCK_S, Thread, runs_at
 from kvbench.traces.lines import MAX_TIME_S, LineError
 
@@ -62,6 +63,16 @@ class Conversations:
 
     def add(self, call: Call) -> None:
         """One request, of any time. Nothing is written yet; one without any prompt is dropped."""
+        self._sink.used(
+            LoggedUsage(
+                line=call.line,
+                file=self._import.log.file,
+                model=call.model,
+                usage=call.counted or call.usage,
+                start_s=call.start_s,
+                end_s=call.end_s,
+            )
+        )
         if not call.messages:
             call.messages = None
             if not call.input_tokens:

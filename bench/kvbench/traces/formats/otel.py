@@ -171,6 +171,7 @@ class OtelConverter:
             output_tokens=counts.output_tokens,
             cached_tokens=counts.cached_tokens,
             usage=usage or None,
+            counted=_openai_shape(usage) if usage else None,
         )
         self._notes.update(notes)
         self._conversations.add(call)

@@ -22,10 +22,28 @@ SHOWN_DROPPED = 20
 _encode = msgspec.json.Encoder().encode
 
 
+class LoggedUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a log says of one call's usage, whether or not the call can be replayed. Times are Unix seconds.
+
+    usage: as it was logged, or in OpenAI's shape where the source's own is none that an API sends. output_most: where
+    its output count is a placeholder from the stream's start, the most tokens that the answer's text can be.
+    """
+
+    line: int
+    file: str | None
+    model: str | None
+    usage: dict[str, Any] | None
+    start_s: float | None = None
+    end_s: float | None = None
+    output_most: int | None = None
+
+
 class NativeSink:
     """Native lines, written as they are made. `stream` has no name on disk: it is gone when it is closed."""
 
     def __init__(self) -> None:
+        self.calls: list[LoggedUsage] | None = None
+        """A list, where somebody asks for the usage of the source's calls too."""
         try:
             self.stream = cast(BinaryIO, tempfile.TemporaryFile(buffering=1 << 20))  # noqa: SIM115
         except OSError as error:
@@ -66,6 +84,11 @@ class NativeSink:
         self.notes["renamed"] += number > 1
         self.names.add(name)
         return name
+
+    def used(self, call: LoggedUsage) -> None:
+        """A call that a provider bills, as the source tells of it."""
+        if self.calls is not None:
+            self.calls.append(call)
 
     def drop(self, code: str, line: int, reason: str, file: str | None = None) -> None:
         """Something of the source is left out: counted under `code`, and named while there is room."""

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kvbench.endpoints.usage import normalise
 from kvbench.model import Usage
+from kvbench.usage import normalise
 
 
 @pytest.mark.parametrize(
@@ -82,6 +82,72 @@ from kvbench.model import Usage
             },
             Usage(input_tokens=12, cached_tokens=11, output_tokens=291, reasoning_tokens=290),
         ),
+        # OpenAI's Responses API: cached tokens are part of the input
+        (
+            {
+                "input_tokens": 1000,
+                "input_tokens_details": {"cached_tokens": 896, "cache_write_tokens": 100},
+                "output_tokens": 50,
+                "output_tokens_details": {"reasoning_tokens": 30},
+                "total_tokens": 1050,
+            },
+            Usage(input_tokens=1000, cached_tokens=896, cache_write_tokens=100, output_tokens=50, reasoning_tokens=30),
+        ),
+        # Codex: the same, in words of its own
+        (
+            {
+                "input_tokens": 10058,
+                "cached_input_tokens": 9856,
+                "output_tokens": 59,
+                "reasoning_output_tokens": 15,
+                "total_tokens": 10117,
+            },
+            Usage(input_tokens=10058, cached_tokens=9856, output_tokens=59, reasoning_tokens=15),
+        ),
+        # Anthropic: 3 + 11515 + 13835; the parts of what was written are it, not more
+        (
+            {
+                "input_tokens": 3,
+                "cache_creation_input_tokens": 13835,
+                "cache_read_input_tokens": 11515,
+                "cache_creation": {"ephemeral_5m_input_tokens": 35, "ephemeral_1h_input_tokens": 13800},
+                "output_tokens": 13,
+                "service_tier": "standard",
+                "server_tool_use": {"web_search_requests": 2, "web_fetch_requests": 0},
+            },
+            Usage(
+                input_tokens=25353,
+                cached_tokens=11515,
+                cache_write_tokens=13835,
+                cache_write_1h_tokens=13800,
+                output_tokens=13,
+                service_tier="standard",
+                server_tools={"web_search_requests": 2},
+            ),
+        ),
+        # the same with only the parts
+        (
+            {
+                "input_tokens": 1,
+                "cache_read_input_tokens": 0,
+                "cache_creation": {"ephemeral_5m_input_tokens": 2, "ephemeral_1h_input_tokens": 4},
+                "output_tokens": 1,
+            },
+            Usage(input_tokens=7, cached_tokens=0, cache_write_tokens=6, cache_write_1h_tokens=4, output_tokens=1),
+        ),
+        # a proxy that gives both shapes at once: 100 = 10 + 80 + 10
+        (
+            {
+                "prompt_tokens": 100,
+                "completion_tokens": 5,
+                "input_tokens": 10,
+                "output_tokens": 5,
+                "cache_read_input_tokens": 80,
+                "cache_creation_input_tokens": 10,
+                "prompt_tokens_details": {"cached_tokens": 80},
+            },
+            Usage(input_tokens=100, cached_tokens=80, cache_write_tokens=10, output_tokens=5),
+        ),
         (None, Usage()),
         ({}, Usage()),
     ],
@@ -123,6 +189,40 @@ def test_reasoning_above_completion_without_totals() -> None:
     )
     assert (usage.output_tokens, usage.reasoning_tokens) == (None, None)
     assert usage.problem is not None
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        # Anthropic's input leaves out what was read: without that count the prompt's length is not known
+        (
+            {"input_tokens": 3, "cache_creation_input_tokens": 5, "output_tokens": 1},
+            "cache_read_input_tokens is not reported",
+        ),
+        (
+            {"input_tokens": 3, "cache_read_input_tokens": None, "cache_creation_input_tokens": 5, "output_tokens": 1},
+            "cache_read_input_tokens is not reported",
+        ),
+        ({"input_tokens": 3, "cache_read_input_tokens": 5, "output_tokens": 1}, "cache_creation_input_tokens is not"),
+        ({"prompt_tokens": 100, "input_tokens": 30, "completion_tokens": 1}, "prompt_tokens 100 and input_tokens 30"),
+        (
+            {
+                "input_tokens": 3,
+                "cache_read_input_tokens": 0,
+                "cache_creation_input_tokens": 10,
+                "cache_creation": {"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 10},
+            },
+            "cache_creation_input_tokens 10 is not 5m 10 + 1h 10",
+        ),
+        ({"prompt_tokens": 5, "completion_tokens": 2, "output_tokens": 3}, "completion_tokens 2 and output_tokens 3"),
+        ({"prompt_tokens": 2**60, "completion_tokens": 2}, "prompt_tokens is above"),
+        ({"prompt_tokens": 9, "completion_tokens": 2, "server_tool_use": {"search": -1}}, "search is negative"),
+    ],
+)
+def test_reports_that_do_not_add_up(raw: dict[str, Any], says: str) -> None:
+    usage = normalise(raw)
+    assert usage.problem is not None
+    assert says in usage.problem
 
 
 def test_not_an_object() -> None:
