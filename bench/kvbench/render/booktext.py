@@ -69,9 +69,8 @@ def book_lines(book: dict[str, Any]) -> list[str]:
         if phase["holidays"] is not None:
             known = phase["holidays"]
             out.append(f"  off-peak: {', '.join(known['days'])} ({safe(known['source'])})")
-            out.append(
-                f"  holidays are known from {known['known_from']} up to {known['known_until']}, without that day"
-            )
+            span = f"from {known['known_from']} up to, and without, {known['known_until']}"
+            out.append(f"  holidays are known {span}")
     if book["note"]:
         out += ["", f"note: {safe(book['note'])}"]
     return out
