@@ -323,6 +323,21 @@ def test_lines_that_follow_each_other_in_a_circle_end(tmp_path: Path) -> None:
     assert [message["content"] for message in prompts_of(session)[-1]] == ["Go.", "x", "On."]
 
 
+def test_calls_that_follow_each_other_in_a_circle_end(tmp_path: Path) -> None:
+    """Each call's first line follows the other's second, and each second line nothing."""
+    lines = [
+        user("u1", None, 1, "Go."),
+        answer("a1", "b2", 2, "m_a", text("a"), (1, 0, 0, 1)),
+        answer("b1", "a2", 3, "m_b", text("b"), (1, 0, 0, 1)),
+        answer("a2", "u1", 4, "m_a", text("c"), (1, 0, 0, 1)),
+        answer("b2", "u1", 5, "m_b", text("d"), (1, 0, 0, 1)),
+        user("u2", "b2", 6, "On."),
+        answer("c1", "u2", 7, "m_c", text("e"), (1, 0, 0, 1)),
+    ]
+    (session,) = sessions_of(write(tmp_path, lines)).values()
+    assert len(session.turns) == 3
+
+
 def test_a_log_without_a_call_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, [SESSION[0], SESSION[1]])
     assert sniff(path) == "claude-code"

@@ -14,6 +14,7 @@ from kvbench.traces.importing import open_workload, sniff, validate_workload
 DATA = os.environ.get("KVBENCH_TEST_DATA")
 needs_data = pytest.mark.skipif(DATA is None, reason="KVBENCH_TEST_DATA is not set")
 Obj = dict[str, Any]
+ROLES = "unknown role; known: system, developer, user, assistant, tool, function"
 CALLS = "expected an array of calls, each with a function"
 
 
@@ -107,7 +108,8 @@ def test_the_agents_own_totals_are_compared(tmp_path: Path) -> None:
     ("bad", "reason"),
     [
         (5, "history[2]: a message is an object"),
-        ({"content": "x"}, 'history[2][0]: a message is an object with a "role"'),
+        ({"content": "x"}, f"history[2].role: {ROLES}"),
+        ({"role": "chief", "content": "x"}, f"history[2].role: {ROLES}"),
         ({"role": "user", "content": 5}, "history[2].content: expected text or an array of parts"),
         ({"role": "assistant", "tool_calls": "x"}, f"history[2].tool_calls: {CALLS}"),
         ({"role": "assistant", "tool_calls": [{"function": "f"}]}, f"history[2].tool_calls: {CALLS}"),

@@ -234,14 +234,14 @@ class AgentLog:
             return 0.0
         pause_s = step.start_s - max(ends)
         self._sink.notes["clipped_pauses"] += pause_s < -CLOCK_S
-        return max(pause_s, 0.0)
+        return min(max(pause_s, 0.0), MAX_TIME_S)
 
     def _after_s(self, step: Step, called: Called) -> float:
         if step.start_s is None or called.end_s is None:
             return 0.0
         pause_s = step.start_s - called.end_s
         self._sink.notes["started_early"] += pause_s < -CLOCK_S
-        return max(pause_s, 0.0)
+        return min(max(pause_s, 0.0), MAX_TIME_S)
 
     def _output_tokens(self, step: Step) -> int:
         chars = message_chars(step.answer)
@@ -278,8 +278,8 @@ def message_chars(message: Message) -> int:
 def _recorded(step: Step, tree_s: float | None) -> Recorded | None:
     at_s = e2e_s = None
     if step.start_s is not None and tree_s is not None:
-        at_s = round(max(step.start_s - tree_s, 0.0), 6)
-        if step.end_s is not None and step.end_s >= step.start_s:
+        at_s = round(min(max(step.start_s - tree_s, 0.0), MAX_TIME_S), 6)
+        if step.end_s is not None and 0 <= step.end_s - step.start_s <= MAX_TIME_S:
             e2e_s = round(step.end_s - step.start_s, 6)
     if (at_s, step.cached_tokens, step.usage) == (None, None, None):
         return None

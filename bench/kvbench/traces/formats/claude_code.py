@@ -225,7 +225,9 @@ class ClaudeCodeConverter:
     def _context(self, call: LoggedCall) -> list[Message]:
         way: list[LoggedCall] = []
         at: LoggedCall | None = call
-        while at is not None:
+        seen: set[int] = set()
+        while at is not None and id(at) not in seen:
+            seen.add(id(at))
             way.append(at)
             at = at.before
         out: list[Message] = []

@@ -15,6 +15,7 @@ from kvbench.traces.lines import LineError
 OUTPUTS = ("message", "reasoning", "function_call", "custom_tool_call", "local_shell_call", "web_search_call")
 """Kinds of items that come back from the model; of messages, the assistant's."""
 
+_ROLES = ("system", "developer", "user", "assistant")
 _RESULTS = ("function_call_output", "custom_tool_call_output", "local_shell_call_output")
 
 
@@ -54,8 +55,8 @@ def chat_item(item: dict[str, Any], notes: Counter[str]) -> list[Message] | None
     kind = item.get("type")
     if kind == "message":
         role = item.get("role")
-        if not isinstance(role, str):
-            raise LineError('a message has a "role"', field="payload.role")
+        if role not in _ROLES:
+            raise LineError(f"unknown role; known: {', '.join(_ROLES)}", field="payload.role")
         return [{"role": role, "content": _content(item.get("content"), "payload.content", notes)}]
     if kind == "reasoning":
         text = _reasoning(item)

@@ -67,13 +67,14 @@ class MiniSweAgentConverter:
 
     def _message(self, talk: Talk, message: Any, line: int, field: str) -> None:
         self._import.units += 1
+        role = message.get("role") if isinstance(message, dict) else None
+        if role in _OWN_ROLES:
+            self._import.drop("own_roles", line, f"{field}: a message of role {role}, which is not sent")
+            return
         try:
             sent = sent_message(message, self._notes, field)
         except LineError as error:
             self._import.drop("broken", line, f"{error.field}: {error.message}")
-            return
-        if message["role"] in _OWN_ROLES:
-            self._import.drop("own_roles", line, f"{field}: a message of role {message['role']}, which is not sent")
             return
         extra = _object(message.get("extra"))
         at_s = stamp_s(extra.get("timestamp", message.get("timestamp")))

@@ -16,7 +16,7 @@ from kvbench.model import Recorded, Turn
 from kvbench.traces.formats.base import Format, Import
 from kvbench.traces.formats.calls import time_s
 from kvbench.traces.formats.source import Head, SourceFile
-from kvbench.traces.lines import LineError, convert_object
+from kvbench.traces.lines import MAX_TIME_S, LineError, convert_object
 
 BLOCK_SIZE = 64
 
@@ -110,7 +110,7 @@ class TraceLabConverter:
                     session_id=name,
                     turn=number,
                     line=row.line,
-                    start_s=None if number else round((row.start_s or base_s) - base_s, 6),
+                    start_s=None if number else round(min((row.start_s or base_s) - base_s, MAX_TIME_S), 6),
                     delay_s=self._pause_s(before, row),
                     input_tokens=row.input_tokens,
                     output_tokens=None if row.output_tokens is None else max(row.output_tokens, 1),
@@ -130,7 +130,7 @@ class TraceLabConverter:
             self._notes["no_time"] += 1
             return 0.0
         self._notes["clipped_pauses"] += row.start_s < end_s
-        return round(max(row.start_s - end_s, 0.0), 6)
+        return round(min(max(row.start_s - end_s, 0.0), MAX_TIME_S), 6)
 
 
 def _times(events: list[dict[str, Any]]) -> tuple[float | None, float | None]:
@@ -151,9 +151,9 @@ def _times(events: list[dict[str, Any]]) -> tuple[float | None, float | None]:
 def _recorded(row: _Round, tree_s: float | None) -> Recorded:
     at_s = e2e_s = None
     if row.start_s is not None and tree_s is not None:
-        at_s = round(max(row.start_s - tree_s, 0.0), 6)
+        at_s = round(min(max(row.start_s - tree_s, 0.0), MAX_TIME_S), 6)
     if row.start_s is not None and row.end_s is not None:
-        e2e_s = round(max(row.end_s - row.start_s, 0.0), 6)
+        e2e_s = round(min(max(row.end_s - row.start_s, 0.0), MAX_TIME_S), 6)
     return Recorded(at_s=at_s, e2e_s=e2e_s, cached_tokens=row.prefix_tokens)
 
 

@@ -17,6 +17,8 @@ from kvbench.traces.lines import LineError
 SENT = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content", "name")
 """Fields of a message that a request has; the others are the agent's own."""
 
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+
 NOTES = USAGE_NOTES | {
     "answers": "messages that are answers of the model: {n}",
     "prompts": "messages to the model: {n}",
@@ -123,6 +125,8 @@ def sent_message(message: Any, notes: Counter[str], field: str) -> list[Message]
     if not isinstance(message, dict):
         raise LineError("a message is an object", field=field)
     out = {name: message[name] for name in SENT if message.get(name) is not None}
+    if out.get("role") not in ROLES:
+        raise LineError(f"unknown role; known: {', '.join(ROLES)}", field=f"{field}.role")
     content = out.get("content")
     if content is not None and not isinstance(content, (str, list)):
         raise LineError("expected text or an array of parts", field=f"{field}.content")
