@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -233,6 +234,13 @@ begins = [{ with = "parent", blocks = 20, new_tokens = 100 }, { with = "nothing"
 growth_tokens = 150
 pause_s = 2
 """
+
+
+def test_the_bytes_of_a_recipe_of_blocks_never_change(tmp_path: Path) -> None:
+    (tmp_path / "known.toml").write_text(KNOWN)
+    digest = hashlib.sha256()
+    synthesis(load_recipe(tmp_path / "known.toml"), "known").write(digest.update)
+    assert digest.hexdigest() == "bdba15a347291548c7de39baf6e87ba8845dfd990e659aa60789e49346aa5b17"
 
 
 def test_a_trace_of_a_known_recipe_is_fitted_well(tmp_path: Path) -> None:

@@ -9,26 +9,20 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Any, TypeAlias
+from typing import Any
 
 from kvbench.model import Session, Tree, Turn, TurnRef
 from kvbench.traces.synth.dice import Dice, drawn, drawn_whole, of_turn
 from kvbench.traces.synth.fields import Begin, BlocksRecipe, Cut, Kind
 from kvbench.traces.synth.names import letters
+from kvbench.traces.synth.sharing import Ids, Sent, Source, common_blocks
 
 _MS = 3
-_REMEMBERED_BLOCKS = 1 << 24
-"""Of the prompts of one kind of session that later ones can begin with; older sessions are forgotten."""
-
-_SEARCHED = 4096
-"""Sessions to each side of the one that was drawn to look for a fitting one among."""
-
-_Ids: TypeAlias = "array[int]"
 
 
 def trees(recipe: BlocksRecipe, roots: int) -> Iterator[Tree]:
     """In order of their start. One tree, and what later ones can share, is in memory at a time."""
-    source = _Source(recipe)
+    source = Source(recipe)
     ranks = [_stratified(f"{recipe.seed}/{what}", roots) for what in ("turns", "begin", "length")]
     starts = Dice(f"{recipe.seed}/starts")
     at_s = 0.0
@@ -44,134 +38,26 @@ def _stratified(seed: str, count: int) -> Sequence[float]:
     return [(place + dice.rank()) / count for place in dice.shuffled(range(count))]
 
 
-class _Sent:
-    """The longest prompt that a session has sent, and its first one, in whole blocks. call: what turn called it."""
-
-    __slots__ = ("_none", "call", "first", "ids", "serial", "tree")
-
-    def __init__(self, serial: int, tree: int, call: TurnRef | None) -> None:
-        self.serial = serial
-        self.tree = tree
-        self.call = call
-        self.first: _Ids = array("q")
-        self.ids: _Ids = array("q")
-        self._none = True
-
-    def add(self, ids: _Ids) -> None:
-        if self._none:
-            self.first, self._none = ids, False
-        if len(ids) >= len(self.ids):
-            self.ids = ids
-
-
-class _Source:
-    """What outlives a tree: block ids, shared prompts, and the prompts of the last sessions of each kind."""
-
-    def __init__(self, recipe: BlocksRecipe) -> None:
-        self._sessions: dict[str, list[_Sent]] = {"root": [], "sub_agent": []}
-        self._held = {"root": 0, "sub_agent": 0}
-        self._serial = 0
-        self._last = array("Q")
-        """For each block id the session that was the last to send it, but for those that only kept it."""
-        dice = Dice(f"{recipe.seed}/prompts")
-        self.prompts = {
-            prompt.name: self.new_ids(drawn_whole(prompt.tokens, dice.rank()) // recipe.block_size, 0)
-            for prompt in recipe.prompts
-        }
-
-    def serial(self) -> int:
-        """A number for a new session."""
-        self._serial += 1
-        return self._serial
-
-    def new_ids(self, count: int, session: int) -> _Ids:
-        first = len(self._last)
-        self._last.extend(array("Q", [session]) * count)
-        return array("q", range(first, first + count))
-
-    def sent(self, ids: _Ids, session: int) -> None:
-        last = self._last
-        for block in ids:
-            last[block] = session
-
-    def add(self, kind: str, sent: _Sent) -> None:
-        group = self._sessions[kind]
-        group.append(sent)
-        self._held[kind] += len(sent.first)
-        if self._held[kind] > 2 * _REMEMBERED_BLOCKS and len(group) > 2:
-            kept = len(group)
-            self._held[kind] = 0
-            while kept and self._held[kind] < _REMEMBERED_BLOCKS:
-                kept -= 1
-                self._held[kind] += len(group[kept].ids)
-            del group[:kept]
-
-    def others(self, kind: str, tree: int) -> int:
-        """How many sessions of this kind there are of other trees; they come before those of the tree being made."""
-        group = self._sessions[kind]
-        count = len(group)
-        while count and group[count - 1].tree == tree:
-            count -= 1
-        return count
-
-    def donor(self, kind: str, tree: int, lag: int, blocks: int) -> _Ids | None:
-        """The prompt of the `lag`-th last session of other trees, or of the nearest one that fits better.
-
-        It has as many blocks, and was the last to send them: else they would be more recent than the lag says. First
-        prompts are preferred, as a later one may be sent after the session that is to begin with it. None: no prompt
-        has as many blocks.
-        """
-        nearest: _Ids | None = None
-        later: _Ids | None = None
-        for sent in self._around(kind, tree, lag):
-            if len(sent.first) >= blocks:
-                if not blocks or self._last[sent.first[blocks - 1]] == sent.serial:
-                    return sent.first
-                nearest = sent.first if nearest is None else nearest
-            elif later is None and len(sent.ids) >= blocks:
-                later = sent.ids
-        return nearest if nearest is not None else later
-
-    def whole_donor(self, kind: str, tree: int, lag: int, blocks: int) -> _Ids | None:
-        """The longest prompt of the nearest session that was the last to send its own, and of `blocks` blocks, to a
-        sixteenth."""
-        off = blocks // 16
-        for sent in self._around(kind, tree, lag):
-            if abs(len(sent.ids) - blocks) <= off and sent.ids and self._last[sent.ids[-1]] == sent.serial:
-                return sent.ids
-        return None
-
-    def _around(self, kind: str, tree: int, lag: int) -> Iterator[_Sent]:
-        """Sessions of other trees from the `lag`-th last on, as many times older as newer, so that lags stay what they
-        were drawn as."""
-        group, count = self._sessions[kind], self.others(kind, tree)
-        lag = min(max(lag, 1), count)
-        for more in range(min(count, _SEARCHED)):
-            for back in (lag + more, lag - lag * more // (lag + more)):
-                if 0 < back <= count:
-                    yield group[count - back]
-
-
 class _Prompt:
     """A prompt: its whole blocks, a last partial one's id apart, and its length in tokens."""
 
     __slots__ = ("ids", "tail", "tokens")
 
-    def __init__(self, ids: _Ids, tail: _Ids, tokens: int) -> None:
+    def __init__(self, ids: Ids, tail: Ids, tokens: int) -> None:
         self.ids = ids
         self.tail = tail
         self.tokens = tokens
 
 
 class _Tree:
-    def __init__(self, recipe: BlocksRecipe, source: _Source, number: int, digits: int) -> None:
+    def __init__(self, recipe: BlocksRecipe, source: Source, number: int, digits: int) -> None:
         self._recipe = recipe
         self._source = source
         self._number = number
         self._root_id = f"s{number + 1:0{digits}d}"
         self._dice = Dice(f"{recipe.seed}/{number}")
         self._sessions: list[Session] = []
-        self._sub_agents: list[_Sent] = []
+        self._sub_agents: list[Sent] = []
 
     def build(self, start_s: float, turns_rank: float, begin_rank: float, length_rank: float) -> Tree:
         ranks = (turns_rank, begin_rank, length_rank)
@@ -191,7 +77,7 @@ class _Tree:
     ) -> None:
         recipe, dice = self._recipe, self._dice
         count = max(1, drawn_whole(kind.turns, ranks[0]))
-        sent = _Sent(self._source.serial(), self._number, first.get("parent"))
+        sent = Sent(self._source.serial(), self._number, first.get("parent"))
         prompt = self._begun(kind.begins, ranks[1], ranks[2], None, sent, parent)
         growth, output, pause = dice.rank(), dice.rank(), dice.rank()
         turns: list[Turn] = []
@@ -249,7 +135,7 @@ class _Tree:
         output: int | None,
         fields: dict[str, Any],
     ) -> Turn:
-        kept = _common(before.ids, prompt.ids) if before is not None else 0
+        kept = common_blocks(before.ids, prompt.ids) if before is not None else 0
         return Turn(
             session_id=name,
             turn=number,
@@ -261,7 +147,7 @@ class _Tree:
             **fields,
         )
 
-    def _prompt(self, shared: _Ids, new_tokens: int, session: int) -> _Prompt:
+    def _prompt(self, shared: Ids, new_tokens: int, session: int) -> _Prompt:
         """`shared` and behind it new tokens. Ids of new blocks are this prompt's own."""
         size = self._recipe.block_size
         tokens = max(1, len(shared) * size + new_tokens)
@@ -279,13 +165,13 @@ class _Tree:
         rank: float,
         length_rank: float,
         before: _Prompt | None,
-        own: _Sent,
+        own: Sent,
         parent: _Prompt | None,
     ) -> _Prompt:
         begin, rank = self._chosen(begins, rank, before, parent)
         dice = self._dice
         blocks = None if begin.blocks is None else drawn_whole(begin.blocks, rank)
-        shared: _Ids = array("q")
+        shared: Ids = array("q")
         match begin.with_:
             case "prompt":
                 shared = self._source.prompts[self._prompt_name(begin, rank)]
@@ -322,7 +208,7 @@ class _Tree:
             self._source.sent(shared, own.serial)
         return self._prompt(shared, new_tokens, own.serial)
 
-    def _longest_sibling(self, own: _Sent) -> _Ids:
+    def _longest_sibling(self, own: Sent) -> Ids:
         """Of those that were called together with this session only the first prompts: the others come later."""
         prompts = (sent.first if sent.call == own.call else sent.ids for sent in self._sub_agents if sent is not own)
         return max(prompts, key=len, default=array("q"))
@@ -362,18 +248,3 @@ def _weighted(weights: Sequence[float], rank: float) -> tuple[int, float]:
     at = rank * sums[-1]
     number = next((i for i, upto in enumerate(sums[1:]) if at < upto), len(weights) - 1)
     return number, min(max((at - sums[number]) / (weights[number] or 1.0), 0.0), 1.0)
-
-
-def _common(a: _Ids, b: _Ids) -> int:
-    """How many leading ids two prompts share."""
-    high = min(len(a), len(b))
-    if a[:high] == b[:high]:
-        return high
-    low = 0
-    while high - low > 1:
-        middle = (low + high) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
