@@ -170,3 +170,14 @@ def test_a_trace_in_which_nothing_is_hit_is_drawn_and_said(tmp_path: Path) -> No
     assert result.exit_code == 0
     assert "ceiling        no block is hit at any capacity" in result.stdout.splitlines()
     assert "hit rate" in (tmp_path / "none.html").read_text()
+
+
+def test_trees_that_all_start_at_once_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    later = {"session_id": "a", "turn": 1, "delay_s": 9, "keep_blocks": 3, "hash_ids": [], "input_tokens": 12}
+    rows = [ROWS[0], ROWS[1], later, {**ROWS[2], "start_s": 0}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (note,) = json.loads(CliRunner().invoke(app, ["curve", str(path), "--json"]).stdout)["notes"]
+    assert note.startswith("all 2 session trees start at the same time")
+    path.write_text("".join(json.dumps(row) + "\n" for row in (*rows[:3], ROWS[2])))
+    assert json.loads(CliRunner().invoke(app, ["curve", str(path), "--json"]).stdout)["notes"] == []

@@ -19,7 +19,7 @@ from kvbench.cli.trace_options import (
 
 if TYPE_CHECKING:
     from kvbench.traces.blocks import BlockedTrace
-    from kvbench.traces.import_report import ImportReport
+    from kvbench.traces.native import TraceFile
 
 
 def curve(
@@ -111,14 +111,18 @@ def curve(
                 hint="a source with hash ids or text has one",
             )
         traffic = read_traffic(blocked)
-        imported = opened.imported
+        notes = _notes(opened, times, blocked)
+        if _all_start_at_once(opened) and traffic.start_s[0] < traffic.start_s[-1]:
+            notes.append(
+                f"all {opened.tree_count:,} session trees start at the same time, each by its own clock: how they "
+                "overlap here is not how they did, and the curve hangs on it"
+            )
     if counts is not None and not blocked.text_turns:
         raise UsageError(
             f"--tokenizer {tokenizer}: {opened.path} has no text to count",
             hint="leave it out; the trace gives lengths",
         )
     measured = measure(traffic, asked)
-    notes = _notes(imported, times, blocked)
     for note in notes:
         typer.echo(f"note: {note}", err=True)
     name = opened.header.name or opened.path.stem
@@ -168,9 +172,15 @@ def _rates(text: str | None) -> list[float]:
     return found
 
 
-def _notes(imported: ImportReport | None, times: str, blocked: BlockedTrace) -> list[str]:
+def _all_start_at_once(trace: TraceFile) -> bool:
+    entries = trace.tree_entries
+    return len(entries) > 1 and all(entry.start_s == entries[0].start_s for entry in entries)
+
+
+def _notes(trace: TraceFile, times: str, blocked: BlockedTrace) -> list[str]:
     """What a reader of the figures has to know beside the rule."""
     notes = []
+    imported = trace.imported
     dated_by_end = imported.marker.get("end", 0) if imported is not None else 0
     if dated_by_end and times == "recorded":
         notes.append(
