@@ -244,6 +244,33 @@ def test_requests_of_a_tool_and_agents_side_by_side(tmp_path: Path) -> None:
     assert got.report.dropped == {"other_spans": 4}
 
 
+def test_a_request_below_another_goes_on_from_it_or_is_a_sub_agents(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        span(1, 1, 2, chat(user("go"))),
+        span(2, 3, 4, chat(user("look")), parent_span_id="s1"),
+        span(3, 4.5, 5, chat(user("look"), said("b"), user("more")), parent_span_id="s2"),
+        span(4, 6, 7, chat(user("go"), said("found"), user("on")), parent_span_id="s1"),
+        span(5, 8, 9, chat(user("anew"))),
+    )
+    got = imported(path)
+    assert turns_by_session(got) == {"t1": 3, "t1.1": 2}
+    assert (got.sessions["t1.1"].turns[0].parent, got.sessions["t1.1"].turns[0].delay_s) == (TurnRef("t1", 0), 1.0)
+    main = got.sessions["t1"].turns
+    assert [turn.after for turn in main] == [(), ("t1.1",), ()]
+    assert (main[1].append, main[2].messages) == ((said("found"), user("on")), (user("anew"),))
+
+
+def test_spans_that_are_each_others_parents(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        span(1, 1, 2, chat(user("a")), parent_span_id="s2"),
+        span(2, 3, 4, {}, parent_span_id="s1", name="step"),
+        span(3, 5, 6, chat(user("b")), parent_span_id="s3"),
+    )
+    assert imported(path).report.turns == 2
+
+
 def test_what_is_no_request_of_its_own_is_left_out(tmp_path: Path) -> None:
     path = written(
         tmp_path,

@@ -23,7 +23,8 @@ class Call(msgspec.Struct, kw_only=True, omit_defaults=True):
     session: the source's own name of the conversation; None: to be found by content. A `weak` name groups requests
     but other requests may go on with what they began (a trace id of each user turn). parent: the session whose
     request called the session this one belongs to. agent: who made it,
-    where several share a session's name. input_tokens includes cached ones.
+    where several share a session's name. nested: another request is its parent, so where it does not go on from one it
+    is a sub-agent's. input_tokens includes cached ones.
     """
 
     line: int
@@ -34,6 +35,7 @@ class Call(msgspec.Struct, kw_only=True, omit_defaults=True):
     weak: bool = False
     parent: str | None = None
     agent: str | None = None
+    nested: bool = False
     model: str | None = None
     start_s: float | None = None
     end_s: float | None = None

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from math import nan
 from typing import Any
-
-import msgspec
 
 from kvbench.errors import InputError
 from kvbench.traces.formats.base import Format, Import
@@ -19,7 +16,8 @@ from kvbench.traces.formats.calls import Call, Seen
 from kvbench.traces.formats.conversation import NOTES as CONVERSATION_NOTES
 from kvbench.traces.formats.conversation import Conversations
 from kvbench.traces.formats.otel_messages import Attributes, answer_in, prompt_of, tools_of
-from kvbench.traces.formats.otel_spans import Kind, Span, spans_in
+from kvbench.traces.formats.otel_spans import Span, spans_in
+from kvbench.traces.formats.otel_tree import Node, SpanTree
 from kvbench.traces.formats.source import Head, SourceFile
 from kvbench.traces.formats.usage import NOTES as USAGE_NOTES
 from kvbench.traces.formats.usage import token_counts
@@ -34,20 +32,6 @@ _SESSION = (
 )
 _USAGE = "gen_ai.usage."
 _TTFT = ("gen_ai.response.time_to_first_chunk", "gen_ai.server.time_to_first_token")
-_CALLERS = ("agent", "tool")
-_Key = tuple[str, str]
-
-
-class _Node(msgspec.Struct):
-    """What is known of a span, a request or not. calls: requests made directly by this run of an agent or tool."""
-
-    parent: _Key
-    kind: Kind
-    start_s: float
-    end_s: float
-    agent: str | None
-    wraps: bool = False
-    calls: int = 0
 
 
 class OtelConverter:
@@ -57,7 +41,7 @@ class OtelConverter:
         self._import = target
         self._notes = target.sink.notes
         self._conversations = Conversations(target)
-        self._nodes: dict[_Key, _Node] = {}
+        self._tree = SpanTree()
         self._files: list[tuple[SourceFile, str | None]] = []
         self._named_by: Counter[str] = Counter()
         self._agents = False
@@ -68,19 +52,12 @@ class OtelConverter:
         for line, obj in self._import.objects(file):
             try:
                 for span in spans_in(obj):
-                    parent = (span.trace_id, span.parent_id) if span.parent_id else ("", "")
-                    start_s = nan if span.start_s is None else span.start_s
-                    end_s = nan if span.end_s is None else span.end_s
-                    self._nodes.setdefault(
-                        (span.trace_id, span.span_id), _Node(parent, span.kind, start_s, end_s, span.agent)
-                    )
+                    self._tree.add(span)
             except LineError as error:
                 self._import.error(line, error)
 
     def end(self) -> None:
-        for node in self._nodes.values():
-            if node.kind == "call":
-                self._mark(node)
+        self._tree.settle()
         seen = Seen()
         for file, name in self._files:
             self._import.log.file = name
@@ -95,26 +72,6 @@ class OtelConverter:
             self._import.facts["agents"] = (
                 "each run of an agent inside another's, or inside a tool, is a session of its own"
             )
-
-    def _mark(self, node: _Node) -> None:
-        """A request inside a request is the same one, seen by two instrumentations; the inner one is nearer to it."""
-        for _, above in self._above(node):
-            if above.kind == "call" and above.start_s <= node.start_s and node.end_s <= above.end_s:
-                above.wraps = True
-            if above.kind in _CALLERS:
-                above.calls += 1
-                return
-
-    def _above(self, node: _Node) -> list[tuple[_Key, _Node]]:
-        """Its ancestors, nearest first."""
-        out: list[tuple[_Key, _Node]] = []
-        met = set()
-        key = node.parent
-        while key not in met and (above := self._nodes.get(key)) is not None:
-            met.add(key)
-            out.append((key, above))
-            key = above.parent
-        return out
 
     def _spans(self, line: int, raw: bytes, seen: Seen) -> None:
         try:
@@ -140,7 +97,7 @@ class OtelConverter:
         if span.kind != "call":
             self._import.drop("other_spans", line, f'span "{span.name[:60]}"')
             return
-        node = self._nodes[key]
+        node = self._tree.node(span)
         if node.wraps:
             self._import.drop("wrapping", line, f'span "{span.name[:60]}" holds the span of the same request')
             return
@@ -163,6 +120,7 @@ class OtelConverter:
             weak=weak,
             parent=parent,
             agent=self._agent(span, node),
+            nested=self._tree.is_nested(node),
             model=model if isinstance(model, str) and model else None,
             start_s=span.start_s,
             end_s=span.end_s,
@@ -176,20 +134,20 @@ class OtelConverter:
         self._notes.update(notes)
         self._conversations.add(call)
 
-    def _agent(self, span: Span, node: _Node) -> str | None:
+    def _agent(self, span: Span, node: Node) -> str | None:
         """Who made the request: as its span says, or the run of an agent around it, or else its service."""
         if span.agent is not None:
             return span.agent
-        around = (above.agent for _, above in self._above(node) if above.kind == "agent")
+        around = (above.agent for _, above in self._tree.callers(node) if above.kind == "agent")
         return next((agent for agent in around if agent is not None), span.service)
 
-    def _session(self, span: Span, node: _Node) -> tuple[str | None, str | None, bool]:
+    def _session(self, span: Span, node: Node) -> tuple[str | None, str | None, bool]:
         """The request's session, the one that called it, and whether others may go on with what it began."""
         name = next((name for name in _SESSION if span.attributes.get(name) not in (None, "")), "")
         base = str(span.attributes[name]) if name else span.trace_id
         if base:
             self._named_by[name or "trace"] += 1
-        callers = [(key, above) for key, above in self._above(node) if above.kind in _CALLERS and above.calls]
+        callers = [(key, above) for key, above in self._tree.callers(node) if above.calls]
         if callers and callers[-1][1].kind == "agent":
             del callers[-1]  # The outermost agent is the conversation itself.
         if not callers:

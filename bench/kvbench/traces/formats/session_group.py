@@ -55,6 +55,8 @@ class SessionGroup:
         for thread in reversed(alike):
             if thread.extended_by(chain) and follows(thread, call):
                 return thread
+        if call.nested:
+            return None
         return next((thread for thread in alike if not runs_at(thread, call)), None)
 
     def wrote(self, thread: Thread, call: Call) -> None:
