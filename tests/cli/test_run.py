@@ -488,6 +488,16 @@ def test_models_of_the_trace_are_mapped(kvbench: Kvbench, tmp_path: Path, sim: S
         assert message in done.stderr
 
 
+def test_an_error_that_quotes_a_trace_drives_no_terminal(kvbench: Kvbench, tmp_path: Path, sim: SimProcess) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text(json.dumps({**ROWS[0], "model": "\x1b[31mred\u202e"}) + "\n")
+    done = kvbench("run", path, "--endpoint", sim.url)
+    assert done.returncode == 2
+    assert "--model-map \\x1b[31mred\\u202e=M" in done.stderr
+    assert "\x1b" not in done.stderr
+    assert "\u202e" not in done.stderr
+
+
 def served_model(sim: SimProcess) -> str:
     with urllib.request.urlopen(f"{sim.url}/v1/models") as answer:
         return str(json.load(answer)["data"][0]["id"])

@@ -15,6 +15,7 @@ import typer
 from kvbench import __version__
 from kvbench.cli import claims, model, prices, run, runs, show, sim, trace
 from kvbench.errors import EXIT_FAILED, EXIT_INTERRUPTED, KvbenchError
+from kvbench.render.text import safe
 
 app = typer.Typer(
     name="kvbench",
@@ -51,14 +52,19 @@ app.command("claims")(claims.claims)
 app.command("prices")(prices.prices)
 
 
+def _safe(message: str) -> str:
+    """A message may quote a trace or a server; its own line ends stay."""
+    return "\n".join(map(safe, message.split("\n")))
+
+
 def main() -> None:
     """Entry point. A KvbenchError becomes one clear line and its exit code; anything else is a defect."""
     try:
         app()
     except KvbenchError as error:
-        print(f"kvbench: {error.message}", file=sys.stderr)
+        print(f"kvbench: {_safe(error.message)}", file=sys.stderr)
         if error.hint:
-            print(f"  next: {error.hint}", file=sys.stderr)
+            print(f"  next: {_safe(error.hint)}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)

@@ -38,7 +38,7 @@ import os
 import re
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
@@ -221,14 +221,25 @@ def _load_toml(path: Path) -> EndpointProfile:
         profile = msgspec.convert(raw, EndpointProfile)
     except msgspec.ValidationError as error:
         message, _, where = str(error).partition(" - at `$")
-        raise wrong(message, where.strip("`.").split("[")[0] or "url") from None
+        field = where.strip("`.").split("[")[0] or "url"
+        raise wrong(message + _allowed(field), field) from None
     return _checked(profile, path, wrong)
 
 
+_TABLES: dict[str, type[msgspec.Struct]] = {"timeouts": Timeouts, "limits": Limits, "expected_hits": ExpectedHitsRule}
+
+
+def _allowed(field: str) -> str:
+    """What a field of fixed choices may be, for the end of a message; nothing for another one."""
+    *table, key = field.split(".")
+    owner = _TABLES.get(table[0]) if table else EndpointProfile
+    choices = get_args(get_type_hints(owner).get(key)) if owner is not None else ()
+    named = [choice for choice in choices if isinstance(choice, str)]
+    return f"; allowed: {', '.join(named)}" if named else ""
+
+
 def _refuse_unknown(raw: dict[str, Any], struct: type[msgspec.Struct], prefix: str, wrong: Any) -> None:
-    tables: dict[str, type[msgspec.Struct]] = {}
-    if not prefix:
-        tables = {"timeouts": Timeouts, "limits": Limits, "expected_hits": ExpectedHitsRule}
+    tables = _TABLES if not prefix else {}
     for key, value in raw.items():
         if key not in struct.__struct_fields__:
             allowed = ", ".join(struct.__struct_fields__)
