@@ -213,6 +213,7 @@ def test_a_sub_agent_starts_after_the_call_that_made_it_and_is_waited_for(tmp_pa
         write(tmp_path, agent_lines(agentId="x7"), f"{folder}agent-x7.jsonl")
         write(tmp_path, CALLER, "p/s.jsonl")
         (tmp_path / folder / "agent-x7.meta.json").write_text('{"agentType": "Explore", "description": "d"}')
+        (tmp_path / "p/sessions-index.json").write_text('{"version": 1, "entries": [{"sessionId": "s"}]}')
         path, name = tmp_path / "p", "s.x7"
     made = sessions_of(path)
     assert list(made) == ["s", name]
@@ -225,7 +226,7 @@ def test_a_sub_agent_starts_after_the_call_that_made_it_and_is_waited_for(tmp_pa
     with open_workload(path) as opened:
         assert opened.imported is not None
         assert (opened.imported.sub_agents, opened.imported.notes["joined"]) == (1, 1)
-    assert accounted(path) == ({} if place == "inline" else {"other_kinds": 1})
+    assert accounted(path) == ({} if place == "inline" else {"other_kinds": 2})
 
 
 def test_a_sub_agent_that_outlives_its_result_is_not_waited_for(tmp_path: Path) -> None:

@@ -323,6 +323,8 @@ def _matches(head: Head) -> bool:
     fields = head.fields()
     if "agentType" in fields and not fields - {"agentType", "description", "name", "toolUseId", "worktreePath"}:
         return True  # Beside a sub-agent's file; it holds no line of the log.
+    if {"version", "entries"} <= fields and b'"sessionId"' in head.text:
+        return True  # The index of a project's sessions.
     if "type" not in fields or "kvbench_trace" in fields:
         return False
     return b'"sessionId"' in head.text and any(
