@@ -9,7 +9,8 @@ from tests.cli.conftest import Kvbench
 
 
 def test_a_recipe_becomes_a_trace_that_runs(kvbench: Kvbench, tmp_path: Path) -> None:
-    done = kvbench("trace", "synth", "tool-chat", "-o", "chat.jsonl", "--sessions", 1, "--seed", 8, "--json")
+    (tmp_path / "brief.toml").write_text('extends = "tool-chat"\n[shape]\nturns = [2, 2]\noutput_tokens = 30\n')
+    done = kvbench("trace", "synth", "brief.toml", "-o", "chat.jsonl", "--sessions", 1, "--seed", 8, "--json")
     assert done.returncode == 0, done.stderr
     made = json.loads(done.stdout)
     assert (made["name"], made["seed"], made["trees"], made["sessions"]) == ("tool-chat", 8, 1, 1)

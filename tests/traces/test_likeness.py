@@ -264,11 +264,11 @@ def test_a_trace_of_a_known_recipe_is_fitted_well(tmp_path: Path) -> None:
 
 
 def test_mooncake_is_matched_in_lengths_and_sharing(tmp_path: Path) -> None:
-    recipe, (as_many, fewer) = like(data("mooncake", "conversation_trace.jsonl"), tmp_path, None, 3000)
+    recipe, (as_many, fewer) = like(data("mooncake", "conversation_trace.jsonl"), tmp_path, None, 1000)
     # 288,500 ids in the file, 182,790 of them distinct
     assert (as_many.source_blocks, as_many.source_ceiling) == (288_500, pytest.approx(1 - 182_790 / 288_500))
     assert as_many.result_ceiling == pytest.approx(as_many.source_ceiling, abs=0.01)
-    assert fewer.result_ceiling == pytest.approx(as_many.source_ceiling, abs=0.02)
+    assert fewer.result_ceiling == pytest.approx(as_many.source_ceiling, abs=0.03)
     # a conversation goes on under another name: most take all of the prompt before
     long = [begin for begin in recipe.root.begins if begin.with_ == "root" and begin.blocks != 1]
     assert sum(begin.weight * begin.whole for begin in long) / sum(begin.weight for begin in long) > 0.8
@@ -278,7 +278,7 @@ def test_mooncake_is_matched_in_lengths_and_sharing(tmp_path: Path) -> None:
 
 
 def test_agent_traces_with_sub_agents_are_matched(tmp_path: Path) -> None:
-    recipe, (close,) = like(data("weka"), tmp_path, 200)
+    recipe, (close,) = like(data("weka"), tmp_path, 100)
     assert close.source_blocks == 573_211
     assert close.result_ceiling == pytest.approx(close.source_ceiling, abs=0.02)
     assert max(ks(close, "root growth", "root output", "root pause", "sub-agent growth", "sub-agent pause")) < 0.08
