@@ -103,3 +103,30 @@ def test_a_run_that_ended_before_its_expected_hits_were_worked_out_says_so() -> 
 def test_a_refused_request_is_no_missing_usage() -> None:
     changes = {"error_class": "rate_limited", "http_status": 429, "usage": Usage()}
     assert "sums_are_floors" not in warnings_of({}, changes)
+
+
+@pytest.mark.parametrize(
+    ("answered", "others"),
+    [
+        ("deepseek-flash", None),
+        ("deepseek-v4-flash", None),
+        ("deepseek-flash-2026-10-17", None),
+        ("deepseek-v4-pro", "deepseek-v4-pro"),
+        ("tiny", "tiny"),
+    ],
+)
+def test_an_answer_by_another_model_is_named(answered: str, others: str | None) -> None:
+    server = {"model": "deepseek-flash", "models": ["deepseek-flash", "deepseek-v4-flash"]}
+    found = warnings_of({"response_model": "deepseek-flash"}, {"response_model": answered}, server=server)
+    assert (others is None) == ("other_model" not in found)
+    assert others is None or found["other_model"].message.endswith(f": {others}")
+
+
+def test_answers_without_a_token_are_not_called_unstreamed() -> None:
+    nothing = {
+        "clock": Clock(scheduled=0, due=0, upload_start=1, sent=1, end=9),
+        "usage": Usage(input_tokens=9, cached_tokens=0, output_tokens=0),
+    }
+    found = warnings_of({}, nothing)
+    assert found["empty_answers"].message.startswith("1 of 2 answers")
+    assert "no_first_token" not in found

@@ -33,7 +33,9 @@ def doubts(
         _usage_problem(run),
         _sent_again(run),
         _unexpected_hits(expected),
+        _other_model(run),
         _output_length(ran.ok),
+        _empty_answers(ran.ok),
         _no_first_token(ran.ok),
         _coalesced(ran.ok),
         _coarse_clock(own_error),
@@ -147,6 +149,22 @@ def _unexpected_hits(expected: ExpectedHits | None) -> Warning | None:
     )
 
 
+def _other_model(run: Run) -> Warning | None:
+    """A name that the endpoint lists, or lengthens by a date (gpt-x-2026-01-01), is the model that was asked for."""
+    listed = [str(name) for name in run.info.server.get("models") or ()]
+    known = [name for name in (*listed, run.info.server.get("model")) if name]
+    answered = {r.response_model for r in run.records if r.ok and r.phase == "measure" and r.response_model}
+    others = sorted(name for name in answered if not any(name.startswith(one) for one in known))
+    if not known or not others:
+        return None
+    return Warning(
+        code="other_model",
+        message=f"answers name a model that was not asked for and is not listed: {', '.join(others[:5])}",
+        advice="the endpoint may route to, or fall back on, another model: its latencies, hits and prices are not the "
+        "wanted one's",
+    )
+
+
 def _output_length(ok: pd.DataFrame) -> Warning | None:
     told = ok[ok["wanted_output_tokens"].notna() & ok["output_tokens"].notna()]
     wanted, got = int(told["wanted_output_tokens"].sum()), int(told["output_tokens"].sum())
@@ -159,8 +177,24 @@ def _output_length(ok: pd.DataFrame) -> Warning | None:
     )
 
 
+def _empty_answers(ok: pd.DataFrame) -> Warning | None:
+    empty = int(_without_tokens(ok).sum())
+    if not empty:
+        return None
+    return Warning(
+        code="empty_answers",
+        message=f"{empty} of {len(ok)} answers have no token: they have no latency, and nothing was generated",
+        advice="see their finish_reason in records.jsonl; a filter, a refusal or a limit may have ended them",
+    )
+
+
+def _without_tokens(ok: pd.DataFrame) -> pd.Series:
+    """By the count that was reported; where none was, a stream without a generated chunk says nothing."""
+    return (ok["output_tokens"] == 0).fillna(False).astype(bool) & ok["ttft_s"].isna()
+
+
 def _no_first_token(ok: pd.DataFrame) -> Warning | None:
-    without = int(ok["ttft_s"].isna().sum())
+    without = int((ok["ttft_s"].isna() & ~_without_tokens(ok)).sum())
     if not without:
         return None
     return Warning(
