@@ -100,8 +100,8 @@ def test_hostile_prompts_are_hardly_ever_found_again(made: dict[str, Path], tmp_
     """The same conversations as tool-chat's first twelve, but for tools and the first line of each prompt."""
     kind = tmp_path / "kind.jsonl"
     kind.write_bytes(built(bundled_recipes()["tool-chat"], sessions=12))
-    assert hit_rate(kind) > 0.85
-    assert hit_rate(made["cache-hostile"]) < 0.08
+    assert hit_rate(kind) == pytest.approx(0.920, abs=0.0005)  # as docs/synth.md says
+    assert hit_rate(made["cache-hostile"]) == pytest.approx(0.058, abs=0.0005)
     lines = turns(made["cache-hostile"].read_bytes())
     orders = [tuple(tool["function"]["name"] for tool in line["tools"]) for line in lines]
     assert len(set(orders)) == len(lines)
