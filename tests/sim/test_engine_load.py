@@ -185,3 +185,12 @@ def test_nothing_begins_before_what_has_happened_already() -> None:
     second = submit(engine, range(1000, 1100), output=1, at_ms=5)
     assert times_ms(run(engine), second) == [53]
     assert second.scheduled_ns == 33 * MS
+
+
+def test_blocks_that_are_not_full_push_nothing_out() -> None:
+    engine = Engine(preset(num_blocks=11, max_model_len=320))
+    ask(engine, range(129), 0)
+    for n in range(1, 31):
+        ask(engine, range(n * 1000, n * 1000 + 20), n * 1000)  # one block each, never full
+    assert engine.pool.evictions == 0
+    assert ask(engine, range(129), 50_000).cached_tokens == 128

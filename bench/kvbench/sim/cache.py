@@ -1,8 +1,9 @@
 """The simulated endpoint's KV cache in HBM: a pool of blocks, shared by prefix.
 
 The rules are vLLM's. A block is known by a hash that chains over all tokens before it. Blocks of running requests are
-pinned. A finished request frees its blocks last to first, so that the least recently used one is always a leaf. Block
-0 of the pool is the null block and holds nothing.
+pinned. A finished request frees its blocks last to first, so that the least recently used one is always a leaf; those
+that cannot be hit, as they are not full, are used again before any other. Block 0 of the pool is the null block and
+holds nothing.
 """
 
 from __future__ import annotations
@@ -129,11 +130,11 @@ class BlockPool:
                 self._users[block] = users
                 continue
             del self._users[block]
-            if block not in self._hash_of and (self._idle_limit is not None or self._fifo):
+            if block not in self._hash_of:
                 self._blank.append(block)
                 continue
             self._free[block] = now_ns
-            writing = self._writing_of.get(block, 0)
+            writing = self._writing_of[block]
             if self._fifo and self._queued.get(block) != writing:
                 self._queued[block] = writing
                 heapq.heappush(self._by_writing, (writing, block))
@@ -169,9 +170,8 @@ class BlockPool:
             return False
         self._hash_of.clear()
         self._blocks_of.clear()
-        if self._fifo:
-            self._blank += self._free
-            self._free.clear()
+        self._blank += self._free
+        self._free.clear()
         return True
 
     def expire(self, now_ns: int) -> None:
