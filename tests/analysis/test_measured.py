@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvbench.analysis.measured import credited_output_tokens, in_flight_quantile, job_latencies_s, measured
+from kvbench.analysis.jobs import job_latencies_s, jobs_per_h_per_user, ttfat_s
+from kvbench.analysis.measured import Measured, credited_output_tokens, in_flight_quantile, measured
 from kvbench.analysis.metrics import METRICS, distribution, scalar
 from kvbench.model import Clock, Record, RunInfo, Usage
 from kvbench.runs.reader import Run
@@ -35,6 +36,10 @@ def record(session: str, turn: int, start_ms: int, end_ms: int, **fields: object
     return Record(request_id=f"{session}/{turn}", session_id=session, turn=turn, clock=clock, **fields)  # type: ignore[arg-type]
 
 
+def _credited(ran: Measured) -> float | None:
+    return credited_output_tokens(ran, ran.window)
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.integers(1, 40)), min_size=1, max_size=12),
@@ -52,14 +57,14 @@ def test_in_flight_against_a_count_of_every_millisecond(spans: list[tuple[int, i
 def test_without_chunks_tokens_are_credited_at_the_end() -> None:
     usage = Usage(output_tokens=10)
     records = [record("a", 0, 0, 100, chunks=[], usage=usage), record("b", 0, 0, 300, chunks=[], usage=usage)]
-    assert credited_output_tokens(measured(run_of(records))) == 20
-    assert credited_output_tokens(measured(run_of(records, settings={"duration_s": 0.2}))) == 10
-    assert credited_output_tokens(measured(run_of([record("a", 0, 0, 100)]))) is None
+    assert _credited(measured(run_of(records))) == 20
+    assert _credited(measured(run_of(records, settings={"duration_s": 0.2}))) == 10
+    assert _credited(measured(run_of([record("a", 0, 0, 100)]))) is None
 
 
 def test_tokens_of_failed_attempts_count() -> None:
     records = [record("a", 0, 0, 100, usage=Usage(output_tokens=10), error_class="truncated", final=False)]
-    assert credited_output_tokens(measured(run_of(records))) == 10
+    assert _credited(measured(run_of(records))) == 10
 
 
 def test_a_job_ends_with_its_root_session() -> None:
@@ -73,6 +78,26 @@ def test_a_job_ends_with_its_root_session() -> None:
         record("c.child", 0, 210, 220, root_id="c", error_class="reset"),
     ]
     assert job_latencies_s(measured(run_of(records))).to_dict() == {"a": pytest.approx(0.4)}
+
+
+def test_the_first_answer_token_is_the_root_sessions_last_turns() -> None:
+    records = [
+        record("a", 1, 300, 500, root_id="a", chunks=[420 * MS, 500 * MS]),
+        record("a", 0, 100, 200, root_id="a"),
+        record("a.child", 0, 210, 900, root_id="a"),
+        record("b", 0, 1000, 1600, root_id="b", chunks=[1100 * MS, 1600 * MS]),
+    ]
+    ran = measured(run_of(records))
+    assert ttfat_s(ran).to_dict() == {"a": pytest.approx(0.32), "b": pytest.approx(0.1)}
+    assert jobs_per_h_per_user(ran) == pytest.approx(3600 / 0.5)
+
+
+def test_the_steady_window_ends_where_the_last_tree_starts() -> None:
+    records = [record("a", 0, 0, 400, usage=Usage(output_tokens=8)), record("b", 0, 500, 1000)]
+    assert measured(run_of(records)).steady == (0.0, 0.5)
+    assert scalar(measured(run_of(records)), "steady_output_tokens_per_s") == 16
+    assert measured(run_of([record("a", 0, 0, 900), record("b", 0, 100, 1000)])).steady is None
+    assert measured(run_of(records, settings={"duration_s": 0.9})).steady == (0.0, 0.9)
 
 
 def test_warm_up_is_kept_apart() -> None:

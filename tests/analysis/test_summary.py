@@ -13,12 +13,16 @@ q6       B       2     5000       skipped
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from kvbench.analysis.measured import measured
+from kvbench.analysis.metrics import statistic
+from kvbench.analysis.slo import Slo
 from kvbench.analysis.summary import summarise
 from kvbench.model import Quantiles, RequestCounts, Summary
 from kvbench.runs.reader import load_run
@@ -61,6 +65,40 @@ def test_distributions(summary: Summary, name: str, n: int, p50: float, p95: flo
 def test_adjusted_counts_the_failure_but_not_the_skipped_turn(summary: Summary) -> None:
     # 40 50 100 200 inf: the median is 100; p95 lies between 200 and +inf.
     assert summary.ttft_adjusted_s == Quantiles(n=5, p50=pytest.approx(0.1), failures_as_inf=1)
+
+
+def test_jobs_and_what_is_left_of_the_window(summary: Summary) -> None:
+    # Job A: 1000 to 2161; its answer begins at 2101. Tokens that arrived before the last tree (B) started: 5 + 3 + 4.
+    assert (summary.ttfat_s.n, summary.ttfat_s.p50) == (1, pytest.approx(1.101))
+    assert summary.jobs_per_h_per_user == pytest.approx(3600 / 1.161)
+    assert (summary.steady_window_s, summary.steady_output_tokens_per_s) == (pytest.approx(2.0), pytest.approx(6.0))
+    # ms a token: 15, 30, 53.33, 56; rank 2.7
+    assert summary.interactivity_p90_tokens_per_s == pytest.approx(1000 / (160 / 3 + 0.7 * (56 - 160 / 3)))
+    assert (summary.goodput_per_s, summary.good_fraction) == (None, None), "without an SLO nothing is good"
+
+
+def test_goodput_counts_turns_that_meet_every_slo() -> None:
+    slos = (Slo("ttft_s", 0.1), Slo("tpot_s", 0.015))
+    summary = summarise(load_run(FIXTURE), slos)
+    # TTFT below 100 ms: q3 and q4; of those TPOT below 15 ms: q3 alone (10/3 ms; q4 20 ms)
+    assert summary.goodput_per_s == pytest.approx(1 / 3.0511)
+    assert summary.good_fraction == 1 / 6
+
+
+@pytest.mark.parametrize(
+    ("name", "stat", "value"),
+    [
+        ("ttft_s", "geomean", (math.sqrt(0.2 * 0.1) * 0.05 * 0.04) ** (1 / 3)),  # sessions A, A.a, B count the same
+        ("ttft_s", "mean", 0.39 / 4),
+        ("ttft_s", "p90", 0.17),  # rank 2.7 of 40 50 100 200
+        ("icl_s", "geomean", (0.01 * 0.02**5 * 0.03**2) ** (1 / 8)),
+        ("error_rate", None, 2 / 6),
+        ("cost", None, None),
+    ],
+)
+def test_a_metric_as_one_value(name: str, stat: str | None, value: float | None) -> None:
+    found = statistic(measured(load_run(FIXTURE)), name, stat)
+    assert found == (None if value is None else pytest.approx(value))
 
 
 def test_by_hit(summary: Summary) -> None:

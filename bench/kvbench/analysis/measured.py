@@ -8,9 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from kvbench.analysis.slo import Slo
 from kvbench.runs.frame import records_frame
 from kvbench.runs.own_error import NS_PER_S
 from kvbench.runs.reader import Run
+
+STEADY_SHARE = 0.2
 
 
 @dataclass(frozen=True)
@@ -27,22 +30,30 @@ class Measured:
     ok: pd.DataFrame
     jobs: frozenset[str]
     window: tuple[float, float] | None
+    steady: tuple[float, float] | None = None
+    """The window without its tail: to the start of the last session tree (to the window's end where a duration cut
+    it), as load only dies away after that. None where it would be less than a fifth of the window."""
+    slos: tuple[Slo, ...] = ()
 
     @property
     def window_s(self) -> float | None:
         return None if self.window is None else self.window[1] - self.window[0]
 
 
-def measured(run: Run) -> Measured:
+def measured(run: Run, slos: tuple[Slo, ...] = ()) -> Measured:
     frame = records_frame(run)
     attempts = frame[frame["phase"] == "measure"]
     finals = attempts[attempts["final"]]
+    duration_s = run.info.settings.get("duration_s")
+    window = _window(attempts, frame["upload_start_at_s"].min(), duration_s)
     return Measured(
         attempts=attempts,
         finals=finals,
         ok=finals[finals["ok"]],
         jobs=_complete_trees(run, frame),
-        window=_window(attempts, frame["upload_start_at_s"].min(), run.info.settings.get("duration_s")),
+        window=window,
+        steady=_steady(attempts, window, duration_s),
+        slos=slos,
     )
 
 
@@ -54,6 +65,16 @@ def _window(attempts: pd.DataFrame, began_s: float, duration_s: float | None) ->
         # What drains after the duration is load that dies away: counting it would understate the rates.
         end = min(end, began_s + duration_s)
     return (float(start), float(end)) if end > start else None
+
+
+def _steady(
+    attempts: pd.DataFrame, window: tuple[float, float] | None, duration_s: float | None
+) -> tuple[float, float] | None:
+    if window is None or duration_s is not None:
+        return window
+    start, end = window
+    last_tree_at_s = float(attempts.groupby("root_id")["upload_start_at_s"].min().max())
+    return (start, last_tree_at_s) if last_tree_at_s - start >= STEADY_SHARE * (end - start) else None
 
 
 def _complete_trees(run: Run, frame: pd.DataFrame) -> frozenset[str]:
@@ -73,21 +94,21 @@ def _complete_trees(run: Run, frame: pd.DataFrame) -> frozenset[str]:
     return frozenset(str(root) for root, whole in good.items() if whole and ended.get(str(root), not ended))
 
 
-def credited_output_tokens(ran: Measured) -> float | None:
-    """Output tokens that arrived inside the window: those of a response are spread evenly over its chunks, as several
-    may come in one; without chunks (no streaming) they arrive at its end. None when no attempt reports any.
+def credited_output_tokens(ran: Measured, window: tuple[float, float] | None) -> float | None:
+    """Output tokens that arrived before the window's end: those of a response are spread evenly over its chunks, as
+    several may come in one; without chunks (no streaming) they arrive at its end. None when no attempt reports any.
     """
-    if ran.window is None:
+    if window is None:
         return None
     told = ran.attempts[ran.attempts["output_tokens"].notna()]
     if told.empty:
         return None
-    end_ns = round(ran.window[1] * NS_PER_S)
+    end_ns = round(window[1] * NS_PER_S)
     credited = 0.0
     for tokens, chunks, end_s in zip(told["output_tokens"], told["chunks_ns"], told["end_at_s"], strict=True):
         if chunks:
             credited += int(tokens) * bisect_right(chunks, end_ns) / len(chunks)
-        elif end_s <= ran.window[1]:
+        elif end_s <= window[1]:
             credited += int(tokens)
     return credited
 
@@ -117,13 +138,3 @@ def chunk_gaps_s(ran: Measured) -> pd.Series:
     """Gaps between neighbouring chunks of each ok turn."""
     gaps = [np.diff(np.asarray(chunks, dtype=np.int64)) for chunks in ran.ok["chunks_ns"] if len(chunks) > 1]
     return pd.Series(np.concatenate(gaps) / NS_PER_S if gaps else [], dtype="float64")
-
-
-def job_latencies_s(ran: Measured) -> pd.Series:
-    """For each tree that ran to its end, all turns ok: the scheduled start of its first turn to the last chunk of its
-    root session. Indexed by root_id.
-    """
-    jobs = ran.ok[ran.ok["root_id"].isin(list(ran.jobs))]
-    start = jobs.groupby("root_id")["scheduled_at_s"].min()
-    end = jobs[jobs["session_id"] == jobs["root_id"]].groupby("root_id")["last_token_at_s"].max()
-    return (end - start).dropna()

@@ -1,4 +1,7 @@
-"""The table of metrics: name, unit, which way is better, and the function that takes it from a run."""
+"""The table of metrics: name, unit, which way is better, and the function that takes it from a run.
+
+`word` is the name without its unit, which gate expressions use (`ttft.geomean>+3%`).
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import pandas as pd
 
 from kvbench.analysis import cache
-from kvbench.analysis.measured import (
-    Measured,
-    chunk_gaps_s,
-    credited_output_tokens,
-    in_flight_quantile,
-    job_latencies_s,
-)
+from kvbench.analysis.jobs import job_latencies_s, jobs_per_h_per_user, ttfat_s
+from kvbench.analysis.measured import Measured, chunk_gaps_s, credited_output_tokens, in_flight_quantile
+from kvbench.analysis.slo import good
 from kvbench.model import Quantiles
-from kvbench.runs.quantiles import quantiles
+from kvbench.runs.quantiles import quantile, quantiles
 
 USER_ENDED = ("skipped", "cancelled")
 """Error classes that say nothing of the endpoint's latency: never sent, or ended by the user."""
@@ -28,33 +28,105 @@ class Metric:
     """A figure of a run. `of` gives one value a turn (a job, a gap), or one value in all; None = not reported."""
 
     name: str
+    word: str
     unit: str
     better: Literal["lower", "higher", "neither"]
     of: Callable[[Measured], pd.Series | float | None]
+    many: bool = False
+    """One value a turn: a statistic of STATISTICS has to be named."""
+
+
+def _turns(name: str, word: str, unit: str = "s") -> Metric:
+    return Metric(name, word, unit, "lower", lambda ran: ran.ok[name], many=True)
 
 
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("ttft_s", "s", "lower", lambda ran: ran.ok["ttft_s"]),
-        Metric("ttft_scheduled_s", "s", "lower", lambda ran: ran.ok["ttft_scheduled_s"]),
-        Metric("ttfo_s", "s", "lower", lambda ran: ran.ok["ttfo_s"]),
-        Metric("tpot_s", "s/token", "lower", lambda ran: ran.ok["tpot_s"]),
-        Metric("icl_s", "s", "lower", chunk_gaps_s),
-        Metric("e2e_s", "s", "lower", lambda ran: ran.ok["e2e_s"]),
-        Metric("e2e_scheduled_s", "s", "lower", lambda ran: ran.ok["e2e_scheduled_s"]),
+        _turns("ttft_s", "ttft"),
+        _turns("ttft_scheduled_s", "ttft_scheduled"),
+        _turns("ttfo_s", "ttfo"),
+        _turns("tpot_s", "tpot", "s/token"),
+        Metric("icl_s", "icl", "s", "lower", chunk_gaps_s, many=True),
+        _turns("e2e_s", "e2e"),
+        _turns("e2e_scheduled_s", "e2e_scheduled"),
         Metric(
-            "interactivity_tokens_per_s", "tokens/s", "higher", lambda ran: ran.ok["output_tokens"] / ran.ok["e2e_s"]
+            "interactivity_tokens_per_s",
+            "interactivity",
+            "tokens/s",
+            "higher",
+            lambda ran: ran.ok["output_tokens"] / ran.ok["e2e_s"],
+            many=True,
         ),
-        Metric("queue_delay_s", "s", "lower", lambda ran: ran.ok["queue_delay_s"]),
-        Metric("job_latency_s", "s", "lower", job_latencies_s),
-        Metric("hit_rate", "1", "higher", lambda ran: cache.hit_rate(ran.ok)),
-        Metric("eligible_hit_rate", "1", "higher", lambda ran: cache.eligible_hit_rate(ran.ok)),
-        Metric("input_tokens_per_s", "tokens/s", "higher", lambda ran: _per_s(_total(ran, "input_tokens"), ran)),
-        Metric("output_tokens_per_s", "tokens/s", "higher", lambda ran: _per_s(credited_output_tokens(ran), ran)),
-        Metric("in_flight_p95", "requests", "neither", lambda ran: in_flight_quantile(ran, 0.95)),
+        Metric("interactivity_p90_tokens_per_s", "interactivity_p90", "tokens/s", "higher", lambda ran: _p90(ran)),
+        _turns("queue_delay_s", "queue_delay"),
+        Metric("job_latency_s", "job_latency", "s", "lower", job_latencies_s, many=True),
+        Metric("ttfat_s", "ttfat", "s", "lower", ttfat_s, many=True),
+        Metric("jobs_per_h_per_user", "jobs_per_h", "1/h", "higher", jobs_per_h_per_user),
+        Metric("hit_rate", "hit_rate", "1", "higher", lambda ran: cache.hit_rate(ran.ok)),
+        Metric("eligible_hit_rate", "eligible_hit_rate", "1", "higher", lambda ran: cache.eligible_hit_rate(ran.ok)),
+        Metric(
+            "input_tokens_per_s",
+            "input_throughput",
+            "tokens/s",
+            "higher",
+            lambda ran: _per_s(_total(ran, "input_tokens"), ran.window),
+        ),
+        Metric(
+            "output_tokens_per_s",
+            "output_throughput",
+            "tokens/s",
+            "higher",
+            lambda ran: _per_s(credited_output_tokens(ran, ran.window), ran.window),
+        ),
+        Metric(
+            "steady_output_tokens_per_s",
+            "steady_throughput",
+            "tokens/s",
+            "higher",
+            lambda ran: _per_s(credited_output_tokens(ran, ran.steady), ran.steady),
+        ),
+        Metric("goodput_per_s", "goodput", "1/s", "higher", lambda ran: _per_s(_good(ran), ran.window)),
+        Metric("good_fraction", "good_fraction", "1", "higher", lambda ran: _share(_good(ran), ran)),
+        Metric("error_rate", "errors", "1", "lower", lambda ran: _share(len(ran.finals) - len(ran.ok), ran)),
+        Metric("cost", "cost", "currency", "lower", lambda _: None),
+        Metric("in_flight_p95", "in_flight_p95", "requests", "neither", lambda ran: in_flight_quantile(ran, 0.95)),
     )
 }
+BY_WORD = {metric.word: metric for metric in METRICS.values()}
+
+
+def geomean(values: pd.Series, sessions: pd.Series | None = None) -> float | None:
+    """Geometric mean of positive values; with their sessions, each session counts the same, however many turns it
+    has: exp of the mean over sessions of the mean log of a session's values.
+    """
+    above = values[values > 0].astype(float)
+    logs = pd.Series(np.log(above.to_numpy()), index=above.index)
+    if logs.empty:
+        return None
+    return float(np.exp(logs.mean() if sessions is None else logs.groupby(sessions[logs.index]).mean().mean()))
+
+
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+STATISTICS = ("geomean", "mean", *QUANTILES)
+
+
+def statistic(ran: Measured, name: str, stat: str | None) -> float | None:
+    """A metric as one value a run: itself, or `stat` of its values. geomean is weighted by session where the values
+    are turns'. None = not reported.
+    """
+    values = METRICS[name].of(ran)
+    if not isinstance(values, pd.Series):
+        return values
+    values = values.dropna()
+    if values.empty or stat is None:
+        return None
+    if stat == "geomean":
+        turns = values.index.isin(ran.ok.index).all() and METRICS[name].of is not chunk_gaps_s
+        return geomean(values, ran.ok["session_id"] if turns else None)
+    if stat == "mean":
+        return float(values.mean())
+    return quantile(sorted(values), QUANTILES[stat])
 
 
 def distribution(ran: Measured, name: str, *, adjusted: bool = False) -> Quantiles:
@@ -89,5 +161,23 @@ def _total(ran: Measured, column: str) -> int | None:
     return total(ran.attempts[ran.attempts["upload_start_at_s"] <= ran.window[1]], column)
 
 
-def _per_s(tokens: float | None, ran: Measured) -> float | None:
-    return None if tokens is None or not ran.window_s else tokens / ran.window_s
+def _per_s(amount: float | None, window: tuple[float, float] | None) -> float | None:
+    return None if amount is None or window is None else amount / (window[1] - window[0])
+
+
+def _p90(ran: Measured) -> float | None:
+    """1 / p90(E2E / output tokens): nine of ten requests are at least as fast."""
+    told = ran.ok[ran.ok["output_tokens"].notna() & (ran.ok["output_tokens"] > 0)]
+    slow = quantile(sorted((told["e2e_s"] / told["output_tokens"]).dropna()), QUANTILES["p90"])
+    return 1 / slow if slow else None
+
+
+def _good(ran: Measured) -> int | None:
+    """Turns that met every SLO and ended inside the window; None without an SLO."""
+    if not ran.slos or ran.window is None:
+        return None
+    return int((good(ran.ok, ran.slos) & (ran.ok["end_at_s"] <= ran.window[1])).sum())
+
+
+def _share(part: int | None, ran: Measured) -> float | None:
+    return None if part is None or not len(ran.finals) else part / len(ran.finals)

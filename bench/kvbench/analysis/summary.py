@@ -8,16 +8,19 @@ from kvbench.analysis.lengths import prompt_lengths
 from kvbench.analysis.measured import Measured, measured
 from kvbench.analysis.metrics import distribution, scalar, total
 from kvbench.analysis.server import server_figures
+from kvbench.analysis.slo import Slo
 from kvbench.model import ExpectedHits, OwnError, Quantiles, RequestCounts, Summary, Warning
 from kvbench.runs.own_error import judge, own_error
 from kvbench.runs.quantiles import quantiles
 from kvbench.runs.reader import Run
 
 
-def summarise(run: Run) -> Summary:
-    """The measure phase of a run. Latencies and hit rates over final ok turns, tokens over all attempts."""
+def summarise(run: Run, slos: tuple[Slo, ...] = ()) -> Summary:
+    """The measure phase of a run. Latencies and hit rates over final ok turns, tokens over all attempts. `slos`: what
+    a request has to meet to count in the goodput.
+    """
     info = run.info
-    ran = measured(run)
+    ran = measured(run, slos)
     counts = request_counts(ran)
     expected = cache.expected_hits(ran.ok)
     ttft = distribution(ran, "ttft_s")
@@ -73,6 +76,15 @@ def summarise(run: Run) -> Summary:
         server_metrics=server,
         prompt_lengths=prompt_lengths(ran.ok, info.trace.get("prompts") or {}),
         balance=info.balance,
+        ttfat_s=distribution(ran, "ttfat_s"),
+        jobs_per_h_per_user=scalar(ran, "jobs_per_h_per_user"),
+        interactivity_tokens_per_s=distribution(ran, "interactivity_tokens_per_s"),
+        interactivity_p90_tokens_per_s=scalar(ran, "interactivity_p90_tokens_per_s"),
+        steady_window_s=None if ran.steady is None else ran.steady[1] - ran.steady[0],
+        steady_output_tokens_per_s=scalar(ran, "steady_output_tokens_per_s"),
+        slos={slo.column: slo.limit for slo in slos},
+        goodput_per_s=scalar(ran, "goodput_per_s"),
+        good_fraction=scalar(ran, "good_fraction"),
     )
 
 

@@ -132,6 +132,21 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     warmup_turns: int = 0
     server_metrics: ServerFigures | None = None
     balance: tuple[Spent, ...] | None = None
+    ttfat_s: Quantiles = Quantiles()
+    """Of jobs: the scheduled start to the first generated chunk of the root session's last turn."""
+    jobs_per_h_per_user: float | None = None
+    """3600 / mean job latency."""
+    interactivity_tokens_per_s: Quantiles = Quantiles()
+    """Output tokens / E2E, a request each."""
+    interactivity_p90_tokens_per_s: float | None = None
+    """1 / p90(E2E / output tokens): what nine of ten requests reach."""
+    steady_window_s: float | None = None
+    steady_output_tokens_per_s: float | None = None
+    """To the start of the last session tree: the tail in which load dies away is left out."""
+    slos: dict[str, float] = {}
+    """What a request had to stay below to be good; goodput_per_s and good_fraction are None without."""
+    goodput_per_s: float | None = None
+    good_fraction: float | None = None
     prompt_lengths: PromptLengths | None = None
     """None: no prompt was made from hash ids."""
 

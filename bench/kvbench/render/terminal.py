@@ -119,9 +119,23 @@ def _latencies(summary: Summary) -> Iterator[Line]:
         )
     if summary.ttfo_s.p50 is not None and summary.ttfo_s.p50 != ttft.p50:
         yield Line("TTFO", _quantiles(summary.ttfo_s, seconds))
+    slow = summary.interactivity_p90_tokens_per_s
+    at_least = "" if slow is None else f"   (90% of the requests at {rate(slow)} or more)"
+    yield Line("TPOT", _quantiles(summary.tpot_s, milliseconds) + at_least)
+    yield from _jobs(summary)
+
+
+def _jobs(summary: Summary) -> Iterator[Line]:
     jobs = summary.job_latency_s
-    done = "" if jobs.p50 is None else f"   jobs p50 {span(jobs.p50)} ({jobs.n})"
-    yield Line("TPOT", _quantiles(summary.tpot_s, milliseconds) + done)
+    if jobs.p50 is not None:
+        answer, per_h = summary.ttfat_s.p50, summary.jobs_per_h_per_user
+        first = "" if answer is None else f"   first answer token p50 {span(answer)}"
+        user = "" if per_h is None else f"   {per_h:,.1f}/h a user"
+        yield Line("jobs", f"p50 {span(jobs.p50)} ({jobs.n}){first}{user}")
+    if summary.slos:
+        limits = ", ".join(f"{name.removesuffix('_s')} < {seconds(limit)}" for name, limit in summary.slos.items())
+        good = f"{percent(summary.good_fraction)} of the turns met every SLO ({limits})"
+        yield Line("goodput", f"{rate(summary.goodput_per_s)}: {good}")
 
 
 def _quantiles(figure: Quantiles, form: Callable[[float | None], str], none: str = NOT_REPORTED) -> str:
@@ -170,6 +184,8 @@ def _tokens(summary: Summary) -> Line:
         f"in {count(summary.input_tokens)} ({rate(summary.input_tokens_per_s)}), "
         f"out {count(summary.output_tokens)} ({rate(summary.output_tokens_per_s)})"
     )
+    if summary.steady_output_tokens_per_s is not None and summary.steady_window_s != summary.window_s:
+        text += f"; {rate(summary.steady_output_tokens_per_s)} out before the tail"
     return Line("tokens", text if wanted in (None, summary.output_tokens) else f"{text}, {count(wanted)} wanted")
 
 
