@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from kvbench import __version__
-from kvbench.cli import claims, model, prices, run, runs, show, sim, trace
+from kvbench.cli import claims, fit, model, prices, probe, run, runs, show, sim, trace
 from kvbench.errors import EXIT_FAILED, EXIT_INTERRUPTED, KvbenchError
 from kvbench.render.text import safe
 
@@ -50,6 +50,8 @@ app.command("runs")(runs.runs)
 app.command("model")(model.model)
 app.command("claims")(claims.claims)
 app.command("prices")(prices.prices)
+app.add_typer(probe.app, name="probe")
+app.command("fit")(fit.fit)
 
 
 def _safe(message: str) -> str:

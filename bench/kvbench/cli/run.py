@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from kvbench.cli.endpoint import EndpointOption, in_event_loop, opened_endpoint
 from kvbench.cli.trace_options import FormatOption, NestedOption, TraceArgument
 from kvbench.errors import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
-    from kvbench.endpoints.profile import EndpointProfile
     from kvbench.model import Summary
 
 
 def run(
     trace: TraceArgument,
-    endpoint: Annotated[
-        str,
-        typer.Option(
-            metavar="URL|deepseek|FILE|sim[:PRESET][?NAME=VALUE&...]",
-            help="Where to: a URL, DeepSeek's public API, an endpoint TOML, or a simulated one (parameters after ?).",
-        ),
-    ],
+    endpoint: EndpointOption,
     model: Annotated[str | None, typer.Option(metavar="M", help="Replay every turn on this model.")] = None,
     model_map: Annotated[
         list[str] | None,
@@ -89,7 +83,7 @@ def run(
         opened = stack.enter_context(open_workload(resolve_trace(trace), format=format, nested_t=nested_t))
         for sentence in opened.imported.sentences() if opened.imported else ():
             print(f"import: {sentence}", file=sys.stderr)
-        profile, simulated = _endpoint(endpoint, settings.time_scale, stack)
+        profile, simulated = opened_endpoint(endpoint, settings.time_scale, stack)
         plan = Plan(
             trace=opened,
             profile=profile,
@@ -101,7 +95,7 @@ def run(
             simulated=simulated,
         )
         progress = Progress(opened.turn_count, opened.session_count)
-        run_dir = _in_event_loop(replay(plan, progress))
+        run_dir = in_event_loop(replay(plan, progress))
     summary = _show(run_dir, json)
     raise typer.Exit(exit_code(summary))
 
@@ -118,32 +112,6 @@ def _model_map(pairs: Iterable[str]) -> dict[str, str]:
         if models.setdefault(name, other) != other:
             raise UsageError(f"--model-map gives {name} twice: {models[name]} and {other}", hint="give one of them")
     return models
-
-
-def _endpoint(
-    spec: str, time_scale: float, stack: contextlib.ExitStack
-) -> tuple[EndpointProfile, dict[str, Any] | None]:
-    """The profile of `spec`; for sim[:PRESET][?...] of a process that is started here and ends with `stack`."""
-    from kvbench.endpoints.profile import load_profile
-    from kvbench.sim.process import SimProcess
-    from kvbench.sim.settings import parse_endpoint
-
-    simulated = parse_endpoint(spec)
-    if simulated is None:
-        return load_profile(spec), None
-    preset, given = simulated
-    process = stack.enter_context(SimProcess.start(preset, time_scale=time_scale, settings=given))
-    return load_profile(process.url), {"preset": preset, "settings": given, "time_scale": time_scale}
-
-
-def _in_event_loop(work: Coroutine[Any, Any, Path]) -> Path:
-    try:
-        import uvloop
-    except ImportError:  # no wheel for this platform: slower, and just as right
-        import asyncio
-
-        return asyncio.run(work)
-    return uvloop.run(work)
 
 
 def _show(run_dir: Path, as_json: bool) -> Summary:

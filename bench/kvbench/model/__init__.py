@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvbench.model.fits import Estimate, FitReport, Misfit, Refusal
 from kvbench.model.requests import Api, Clock, Expectation, Phase, Record, Request, Usage
 from kvbench.model.runs import RUN_SCHEMA_VERSION, OwnError, RunInfo, Spent, Trust, Warning
 from kvbench.model.summary import ExpectedHits, PromptLengths, Quantiles, RequestCounts, ServerFigures, Summary, Verdict
@@ -22,15 +23,19 @@ __all__ = [
     "TRACE_VERSION",
     "Api",
     "Clock",
+    "Estimate",
     "Expectation",
     "ExpectedHits",
+    "FitReport",
     "Message",
+    "Misfit",
     "OwnError",
     "Phase",
     "PromptLengths",
     "Quantiles",
     "Record",
     "Recorded",
+    "Refusal",
     "Request",
     "RequestCounts",
     "RunInfo",

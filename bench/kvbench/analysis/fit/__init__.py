@@ -1,0 +1,1 @@
+"""What runs say of an endpoint's cache and speed: estimates with intervals, and refusals where they cannot tell."""

@@ -1,0 +1,44 @@
+"""Which estimators a run is for, and all of them over several runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kvbench.analysis.fit.ramp import fit_capacity
+from kvbench.model import FitReport, Refusal
+from kvbench.runs.reader import Run
+
+
+def fit_run(run: Run, *, kv_memory_bytes: int | None = None) -> FitReport:
+    """What one run says; memory of the KV cache as given, else as the run's own settings have it."""
+    probe = run.info.settings.get("probe")
+    fits: dict[object, Callable[[], FitReport]] = {
+        "capacity": lambda: fit_capacity(run, kv_memory_bytes),
+    }
+    if probe in fits:
+        return fits[probe]()
+    return FitReport(
+        runs=(str(run.path),),
+        refusals=(
+            Refusal(
+                name="capacity_tokens",
+                reason="no estimator knows this kind of run",
+                experiment="kvbench probe capacity",
+            ),
+        ),
+    )
+
+
+def fit_runs(runs: Sequence[Run], *, kv_memory_bytes: int | None = None) -> FitReport:
+    """One report of several runs: each run's own, one after the other."""
+    reports = [fit_run(run, kv_memory_bytes=kv_memory_bytes) for run in runs]
+    misfits = [r.misfit for r in reports if r.misfit is not None]
+    return FitReport(
+        runs=tuple(name for r in reports for name in r.runs),
+        estimates=tuple(e for r in reports for e in r.estimates),
+        refusals=tuple(e for r in reports for e in r.refusals),
+        misfit=max(misfits, key=lambda m: m.share - m.limit) if misfits else None,
+        assumed=tuple(dict.fromkeys(a for r in reports for a in r.assumed)),
+        notes=tuple(dict.fromkeys(a for r in reports for a in r.notes)),
+        residuals=tuple(e for r in reports for e in r.residuals),
+    )

@@ -1,0 +1,412 @@
+"""Capacity from a capacity probe: what was still there when prompts were read back, latest first.
+
+With C the tokens that a cache holds and S the sum of cached tokens over one reading, S <= C <= S + 2 g in a cache of
+blocks of g tokens that evicts tails first: the block of the running request and the one that is partly full are not
+seen. Some engines keep the partly full block of an ended request, and that of its second reading, until their turn to
+go comes: C is then larger by one or two g a prompt, which several lengths tell apart. Where hits are whole or nothing
+(sliding windows, state layers), n sessions of L tokens were held and no more:
+
+    n (F + m L) <= M < (n + 1) (F + m L)
+
+for each length L, with M the memory, m bytes a token and F bytes a session; m and F are then bounded by a linear
+program over all lengths.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kvbench.analysis.fit.steps import Step, failure, steps, stop_reason
+from kvbench.model import Estimate, FitReport, Misfit, Refusal
+from kvbench.runs.reader import Run
+
+REPEAT = "kvbench probe capacity"
+FOREIGN_LIMIT = 0.02
+MOST_UNSEEN_GRAINS = 2
+ASSUMED = (
+    "one server with one cache, no other traffic, least recently used goes first: replicas that always get the same "
+    "prompts, a steady share of other tenants, or another order of eviction look like another size",
+    "one running request takes up no more than its tokens: what it takes besides is missing from the capacity, which "
+    "matters only where a pool was made small; two pool sizes show it",
+)
+
+
+class Reading(NamedTuple):
+    """One series, read back. whole: prompts found whole; tokens: cached ones, the part of the first that was not
+    whole included; part: cached tokens of that one; lacking: what it lacked, tokens; length: of its longest prompt."""
+
+    series: str
+    whole: int
+    tokens: int
+    part: int
+    lacking: int
+    length: int
+    requests: int
+    after: int
+    """Cached tokens found after the first prompt that was not whole."""
+    sent_whole: int
+    """Tokens of the prompts found whole, cached or not."""
+    aligned: int
+    """Prompts found whole whose length is a multiple of the grain: each takes up to two more blocks."""
+
+
+def fit_capacity(run: Run, kv_memory_bytes: int | None = None) -> FitReport:
+    """capacity_tokens, and bytes_per_token and bytes_per_session where the memory is known (from the probe's own
+    settings unless given). Refuses rather than guess; see docs/probe.md."""
+    memory = kv_memory_bytes if kv_memory_bytes is not None else _stated_memory(run)
+    name = str(run.path)
+    found = steps(run)
+    if (refusal := _unusable(run, found)) is not None:
+        return FitReport(runs=(name,), refusals=(refusal,))
+    grain = _grain(found)
+    readings = [r for series in dict.fromkeys(s.series for s in found) if (r := _read(series, found, grain))]
+    if not readings:
+        why = stop_reason(run) or "no reading came to a prompt that was not all there"
+        sent = max((int(e["tokens"]) for e in run.events if e.get("kind") == "no_overflow"), default=None)
+        told = f": all of {sent:,} tokens sent were still found" if sent is not None else ""
+        return FitReport(
+            runs=(name,),
+            refusals=(
+                _refused(
+                    f"the cache did not overflow{told}; {why}",
+                    "a larger budget (--max-requests, --max-hours, --max-tokens), or a pool made small",
+                ),
+            ),
+        )
+    after = [r for r in readings if r.after > grain]
+    if after or any(r.whole == 0 for r in readings):
+        return FitReport(runs=(name,), refusals=(_refused(_disorder(after), "one replica, with nothing else on it"),))
+    if (foreign := _foreign(run, found)) is not None:
+        return FitReport(runs=(name,), refusals=(_refused(foreign, "the same probe with no other client"),))
+    whole = _never_lost(found, grain)
+    if whole > max(_bounds(r, grain, MOST_UNSEEN_GRAINS)[1] for r in readings):
+        why = f"prompts of {whole:,} tokens together were all still found in one reading, and lost in another"
+        more = _refused(f"{why}: not one cache", "one replica, with nothing else on it")
+        return FitReport(runs=(name,), refusals=(more,))
+    notes = tuple(
+        f"prompts of {event['input_tokens']:,} tokens were left out: they would have gone beyond the budget"
+        for event in run.events
+        if event.get("kind") == "series_left_out"
+    )
+    if (stop := stop_reason(run)) is not None:
+        notes += (f"stopped early: {stop}",)
+    return _estimates(name, readings, grain, memory, notes)
+
+
+def _estimates(
+    name: str, readings: Sequence[Reading], grain: int, memory: int | None, notes: tuple[str, ...]
+) -> FitReport:
+    requests = sum(r.requests for r in readings)
+    residuals = tuple(
+        {"series": r.series, "input_tokens": r.length, "whole": r.whole, "tokens": r.tokens, "part": r.part}
+        for r in readings
+    )
+    found = _capacity(readings, grain)
+    if found is None and any(r.part for r in readings):
+        return _disagreeing(name, readings, notes, residuals)
+    if found is None:
+        return _by_session(name, readings, grain, memory, requests, notes, residuals)
+    low, high, unseen = found
+    if unseen:
+        notes += (
+            f"each prompt took {unseen} grains more than can be hit: blocks that are partly full keep their room",
+        )
+    value = low + min(grain, (high - low) / 2)
+    method = f"{len(readings)} readings, latest first, to the first prompt that was not whole; grain {grain:,} tokens"
+    estimates = [
+        Estimate(name="capacity_tokens", value=value, low=low, high=high, unit="tokens", method=method, n=requests)
+    ]
+    if memory is not None:
+        estimates.append(
+            Estimate(
+                name="bytes_per_token",
+                value=memory / value,
+                low=memory / high,
+                high=memory / low,
+                unit="bytes/token",
+                method="memory over capacity: as allocated",
+                n=requests,
+            )
+        )
+    estimates.append(
+        Estimate(
+            name="granularity_tokens",
+            value=grain,
+            low=None,
+            high=grain,
+            unit="tokens",
+            method="greatest common divisor of all cached counts, which the grain divides",
+            n=requests,
+        )
+    )
+    return FitReport(
+        runs=(name,),
+        estimates=tuple(estimates),
+        refusals=() if memory is not None else (_no_memory(),),
+        assumed=ASSUMED,
+        notes=notes,
+        residuals=residuals,
+    )
+
+
+def _capacity(readings: Sequence[Reading], grain: int) -> tuple[int, int, int] | None:
+    """(tokens held at least, at most, grains that a prompt takes and cannot hit), or None where no number of them
+    makes all readings agree: then capacity hangs on the length of sessions, or hits are whole.
+
+    Of several numbers that fit the least one's interval is widened to hold them all.
+    """
+    if len(readings) > 1 and all(r.part == 0 for r in readings):
+        return None  # a part of some prompt is left nearly always where blocks go one by one
+    fitting = []
+    for unseen in range(MOST_UNSEEN_GRAINS + 1):
+        bounds = [_bounds(r, grain, unseen) for r in readings]
+        low, high = max(b[0] for b in bounds), min(b[1] for b in bounds)
+        if low <= high:
+            fitting.append((low, high, unseen))
+    if not fitting:
+        return None
+    return min(f[0] for f in fitting), max(f[1] for f in fitting), fitting[0][2]
+
+
+def _disagreeing(
+    name: str, readings: Sequence[Reading], notes: tuple[str, ...], residuals: tuple[dict[str, object], ...]
+) -> FitReport:
+    sums = [r.tokens for r in readings]
+    share = (max(sums) - min(sums)) / max(sums)
+    told = ", ".join(f"{r.tokens:,} ({r.series})" for r in readings)
+    causes = ("other traffic", "several replicas", "a cache that gives things up by age or at random")
+    reason = (
+        f"the readings found {told} tokens, and no one capacity explains all of them, though blocks went one by one: "
+        "something else changed what was held between them"
+    )
+    return FitReport(
+        runs=(name,),
+        refusals=(_refused(reason, f"{REPEAT} again with nothing else on the endpoint, one replica"),),
+        misfit=Misfit(share=share, limit=0.0, causes=causes),
+        notes=notes,
+        residuals=residuals,
+    )
+
+
+def _by_session(
+    name: str,
+    readings: Sequence[Reading],
+    grain: int,
+    memory: int | None,
+    requests: int,
+    notes: tuple[str, ...],
+    residuals: tuple[dict[str, object], ...],
+) -> FitReport:
+    """Capacity hangs on the length: a session takes bytes besides its tokens'."""
+    even = [r for r in readings if r.series != "scout"]
+    if len({r.length for r in even}) < 3:
+        reason = (
+            "what is held depends on the length of prompts, so a session takes bytes besides its tokens; "
+            f"{len({r.length for r in even})} lengths were read, and at least 3 are needed to tell both"
+        )
+        more = _refused(reason, f"{REPEAT} --input-tokens L1,L2,L3 with lengths a factor of two apart")
+        return FitReport(runs=(name,), refusals=(more,), notes=notes, residuals=residuals)
+    region = session_bounds([(r.whole, r.length, r.part, grain) for r in even])
+    if region is None:
+        reason = "no bytes a token and bytes a session fit what was held at all lengths"
+        refusal = _refused(reason, f"{REPEAT} again with nothing else on the endpoint")
+        return FitReport(
+            runs=(name,),
+            refusals=(refusal,),
+            misfit=Misfit(share=1.0, limit=0.0, causes=("other traffic", "replicas", "another policy of eviction")),
+            notes=notes,
+            residuals=residuals,
+        )
+    scale, suffix, of = (1.0, " as shares of the memory", "memory") if memory is None else (float(memory), "", "bytes")
+    (m_low, m_high), (f_low, f_high) = region
+    method = f"linear program over {len(even)} lengths; hits are whole sessions{suffix}"
+    units = ("bytes/token", "bytes/session") if memory is not None else (f"{of}/token", f"{of}/session")
+    made = [
+        Estimate(
+            name=what,
+            value=scale * (low + high) / 2,
+            low=scale * low,
+            high=scale * high,
+            unit=unit,
+            method=method,
+            n=requests,
+        )
+        for what, unit, low, high in (
+            ("bytes_per_token", units[0], m_low, m_high),
+            ("bytes_per_session", units[1], f_low, f_high),
+        )
+    ]
+    no_capacity = Refusal(
+        name="capacity_tokens",
+        reason="one number would be wrong: how many tokens are held depends on how long sessions are",
+        experiment="sessions of length n that fit: memory / (bytes_per_session + bytes_per_token * n)",
+    )
+    refusals = (no_capacity,) if memory is not None else (no_capacity, _no_memory())
+    return FitReport(
+        runs=(name,), estimates=tuple(made), refusals=refusals, assumed=ASSUMED, notes=notes, residuals=residuals
+    )
+
+
+def session_bounds(
+    held: Sequence[tuple[int, int, int, int]],
+) -> tuple[tuple[float, float], tuple[float, float]] | None:
+    """((low, high) of m, (low, high) of F), as shares of the memory, or None where nothing fits.
+
+    held: for each length (whole sessions, tokens of one, cached tokens of the one that was not whole, grain g). Both
+    ends: n F + m n (L - g) <= 1 <= (n + 1) F + m (n + 1) (L + g), and with a part p of the last one also
+    n F + m (n (L - g) + p) <= 1.
+    """
+    from scipy.optimize import linprog
+
+    above, limits = [], []
+    for whole, length, part, grain in held:
+        above.append([whole * max(0, length - grain) + part, whole])
+        limits.append(1.0)
+        above.append([-(whole + 1) * (length + grain), -(whole + 1)])
+        limits.append(-1.0)
+    # in units of the first length, so that both unknowns are of one size
+    size = held[0][1]
+    rows = [[row[0] / size, row[1]] for row in above]
+    ends = []
+    for cost in ([1, 0], [-1, 0], [0, 1], [0, -1]):
+        done = linprog(cost, A_ub=rows, b_ub=limits, bounds=[(0, None), (0, None)], method="highs")
+        if done.status != 0:
+            return None
+        ends.append(float(done.fun))
+    return (ends[0] / size, -ends[1] / size), (ends[2], -ends[3])
+
+
+def _bounds(reading: Reading, grain: int, unseen: int) -> tuple[int, int]:
+    """Tokens that the cache holds at least and at most, by one reading, if a prompt takes `unseen` grains that cannot
+    be hit. A whole prompt of aligned length always does: its last block is computed again, into another place."""
+    low = reading.tokens + unseen * grain * reading.whole
+    high = low + 2 * grain * (1 + (reading.aligned if not unseen else 0))
+    # nothing left of the first lost prompt: its head alone may have been lost, or all but less than a grain
+    return low, high if reading.part else high + reading.lacking
+
+
+def _read(series: str, found: Sequence[Step], grain: int) -> Reading | None:
+    """None where the series was not read down to a prompt that was not all there."""
+    read = [s for s in found if s.series == series and s.role == "read"]
+    loss = _loss(found, grain)
+    whole = tokens = sent_whole = aligned = 0
+    for i, step in enumerate(read):
+        cached = step.cached_tokens or 0
+        if step.sent_tokens - cached <= loss:
+            whole, tokens, sent_whole = whole + 1, tokens + cached, sent_whole + step.sent_tokens
+            aligned += grain > 1 and step.sent_tokens % grain == 0
+            continue
+        return Reading(
+            series=series,
+            whole=whole,
+            tokens=tokens + cached,
+            part=cached,
+            lacking=step.sent_tokens - cached,
+            length=max(s.sent_tokens for s in read),
+            requests=sum(1 for s in found if s.series == series),
+            after=sum(s.cached_tokens or 0 for s in read[i + 1 :]),
+            sent_whole=sent_whole,
+            aligned=aligned,
+        )
+    return None
+
+
+def _never_lost(found: Sequence[Step], grain: int) -> int:
+    """Cached tokens of the largest series that was read to its end without a loss."""
+    sums = [0]
+    for series in dict.fromkeys(s.series for s in found if s.role == "read"):
+        if _read(series, found, grain) is None:
+            sums.append(sum(s.cached_tokens or 0 for s in found if s.series == series and s.role == "read"))
+    return max(sums)
+
+
+def _loss(found: Sequence[Step], grain: int) -> int:
+    """What a prompt that is all there may lack at most: what it lacked when it was sent again at once."""
+    again = [s.sent_tokens - (s.cached_tokens or 0) for s in found if s.role == "again"]
+    return max([grain, *again])
+
+
+def _grain(found: Sequence[Step]) -> int:
+    return math.gcd(*(s.cached_tokens or 0 for s in found)) or 1
+
+
+def _unusable(run: Run, found: Sequence[Step]) -> Refusal | None:
+    if (why := failure(run)) is not None:
+        return _refused(why, f"{REPEAT} again once the endpoint answers such a request")
+    if (run.info.server or {}).get("dialect") == "deepseek":
+        return _refused(
+            "DeepSeek's API caches whole prefix units on disk, not blocks in a pool of one size",
+            "kvbench probe granularity, ttl and latency: what its API can show",
+        )
+    again = [s for s in found if s.role == "again"]
+    if not again:
+        return _refused(stop_reason(run) or "nothing was sent twice", REPEAT)
+    if all(s.cached_tokens is None for s in again):
+        return _refused(
+            "the endpoint reports no cached tokens, and what is not reported is not guessed from times",
+            "start vLLM with --enable-prompt-tokens-details, or an endpoint that reports them",
+        )
+    hits = sum(1 for s in again if s.cached_tokens)
+    if not hits:
+        return _refused(
+            f"nothing was cached when a prompt was sent again at once ({len(again)} times): prefix caching is off, or "
+            "begins with longer prompts",
+            "start the server with prefix caching, or kvbench probe granularity",
+        )
+    if hits < len(again):
+        return _refused(
+            f"of {len(again)} prompts sent again at once {len(again) - hits} were not cached: several replicas, or a "
+            "cache that gives things up",
+            "address one replica by its own URL",
+        )
+    return None
+
+
+def _foreign(run: Run, found: Sequence[Step]) -> str | None:
+    """What the server's own counters say it was asked beside this probe."""
+    queries = [
+        value
+        for event in run.events
+        if event.get("kind") == "metrics"
+        and (value := (event.get("metrics") or {}).get("prefix_query_tokens")) is not None
+    ]
+    sent = sum(s.sent_tokens for s in found)
+    if len(queries) < 2 or not sent:
+        return None
+    others = queries[-1] - queries[0] - sent
+    if others <= FOREIGN_LIMIT * sent:
+        return None
+    return (
+        f"the server looked up {queries[-1] - queries[0]:,.0f} prompt tokens while this probe sent {sent:,}: others "
+        "used the cache at the same time"
+    )
+
+
+def _disorder(after: Sequence[Reading]) -> str:
+    if not after:
+        return "the prompt sent last was not all there when it was asked for at once: replicas, or lapses"
+    worst = max(after, key=lambda r: r.after)
+    return (
+        f"after the first prompt that was lost, older ones were still found ({worst.after:,} tokens, series "
+        f"{worst.series}): not one cache whose least recently used go first. Several replicas, lapses, or a policy "
+        "that does not evict by age"
+    )
+
+
+def _stated_memory(run: Run) -> int | None:
+    value = run.info.settings.get("kv_memory_bytes")
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def _no_memory() -> Refusal:
+    return Refusal(
+        name="bytes_per_token",
+        reason="the memory that the capacity takes up is not known",
+        experiment=f"{REPEAT} --kv-memory BYTES, or kvbench fit RUN --kv-memory BYTES",
+    )
+
+
+def _refused(reason: str, experiment: str) -> Refusal:
+    return Refusal(name="capacity_tokens", reason=reason, experiment=experiment)

@@ -1,0 +1,131 @@
+"""`kvbench probe`: designed experiments against a live endpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvbench.cli.endpoint import EndpointOption, in_event_loop, opened_endpoint
+from kvbench.cli.fit import shown
+from kvbench.errors import EXIT_INTERRUPTED, UsageError
+
+if TYPE_CHECKING:
+    from kvbench.replay.probes.probe import Experiment
+
+app = typer.Typer(
+    name="probe",
+    help="Ask an endpoint what no replay can tell: designed experiments, one request at a time.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+OutOption = Annotated[Path, typer.Option(metavar="DIR", help="Where the run directory is made.")]
+ModelOption = Annotated[str | None, typer.Option(metavar="M", help="The model to ask.")]
+RequestsOption = Annotated[int, typer.Option(metavar="N", help="Send at most N requests.")]
+TokensOption = Annotated[int | None, typer.Option(metavar="N", help="Send at most N prompt tokens.")]
+HoursOption = Annotated[float, typer.Option(metavar="H", help="Send nothing after H hours.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask before it starts.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.callback()
+def _group() -> None:
+    pass
+
+
+@app.command()
+def capacity(
+    endpoint: EndpointOption,
+    kv_memory: Annotated[
+        int | None,
+        typer.Option(metavar="BYTES", help="What the endpoint has for its KV cache: bytes per token follow from it."),
+    ] = None,
+    input_tokens: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Lengths of the prompts, as 501,1001,2001. Default: three that fit."),
+    ] = None,
+    max_requests: RequestsOption = 250,
+    max_tokens: TokensOption = None,
+    max_hours: HoursOption = 1.0,
+    model: ModelOption = None,
+    out: OutOption = Path("runs"),
+    yes: YesOption = False,
+    json: JsonOption = False,
+) -> None:
+    """How many tokens the prefix cache holds: fill it until the first prompts are lost, then read it backwards."""
+    from kvbench.replay.probes.capacity import CapacityDesign, CapacityProbe
+
+    if kv_memory is not None and kv_memory <= 0:
+        raise UsageError(f"--kv-memory {kv_memory}: must be more than 0 bytes")
+    design = CapacityDesign(kv_memory_bytes=kv_memory, input_tokens=_lengths(input_tokens))
+    settings = {"kv_memory_bytes": kv_memory, "input_tokens": list(design.input_tokens)}
+    limits = (max_requests, max_hours, max_tokens)
+    _probe("capacity", endpoint, CapacityProbe(design).probe, settings, limits, model, out, yes, json)
+
+
+def _lengths(text: str | None) -> tuple[int, ...]:
+    if text is None:
+        return ()
+    try:
+        found = tuple(int(part.replace("_", "")) for part in text.split(","))
+    except ValueError:
+        found = (0,)
+    if min(found) < 2:
+        raise UsageError(f"--input-tokens {text}: not a list of numbers of tokens", hint="as --input-tokens 501,1001")
+    return found
+
+
+def _probe(
+    name: str,
+    endpoint: str,
+    experiment: Experiment,
+    settings: dict[str, Any],
+    limits: tuple[int, float, int | None],
+    model: str | None,
+    out: Path,
+    yes: bool,
+    json: bool,
+    time_scale: float = 1.0,
+) -> None:
+    from kvbench.analysis.fit.fit import fit_run
+    from kvbench.replay.probes.probe import Budget, ProbePlan, run_probe
+    from kvbench.runs.reader import load_run
+
+    requests, hours, tokens = limits
+    budget = Budget(requests=requests, hours=hours, tokens=tokens).check()
+    if not yes and not sys.stdin.isatty():
+        raise UsageError(f"probe {name} asks before it starts, and nobody is there to answer", hint="add --yes")
+    with contextlib.ExitStack() as stack:
+        profile, simulated = opened_endpoint(endpoint, time_scale, stack)
+        plan = ProbePlan(
+            name=name,
+            profile=profile,
+            budget=budget,
+            settings=settings,
+            out_dir=out,
+            confirm=_confirm(yes),
+            say=_say,
+            model=model,
+            command=("kvbench", *sys.argv[1:]),
+            simulated=simulated,
+        )
+        run_dir = in_event_loop(run_probe(plan, experiment))
+    run = load_run(run_dir)
+    code = shown(fit_run(run), json)
+    raise typer.Exit(EXIT_INTERRUPTED if run.info.status == "interrupted" else code)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _confirm(yes: bool):  # type: ignore[no-untyped-def]
+    def confirm(text: str) -> bool:
+        _say(text)
+        return yes or typer.confirm("go on?", err=True)
+
+    return confirm

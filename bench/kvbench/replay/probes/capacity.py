@@ -1,0 +1,175 @@
+"""How many tokens a prefix cache holds: fill it with prompts until the first ones are gone, then read it backwards.
+
+1. Two short prompts, each sent twice: is anything reported as cached, and in what grain?
+2. Scout: prompts of growing length, and after each step the oldest that was not sent again since. Once that one has
+   lost something, all that was sent together is more than the cache holds.
+3. Read: send the latest again, then the one before, and so on until the first that is not all there. A forward pass
+   would push out each prompt just before it is asked for.
+4. The same with prompts of one length, and of half of it and twice it: what a session takes besides its tokens shows
+   as a capacity that depends on the length.
+
+Lengths are odd, so never whole blocks: the last block of an aligned prompt is computed again and takes a second place.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from kvbench.model import Record
+from kvbench.replay.probes.probe import Prober, Stopped
+
+GRAIN_LENGTHS = (565, 985)
+"""Floors of (length - 1) in blocks of 16 to 256 tokens have nothing but the block in common."""
+SHORT_GRAIN_LENGTHS = (201, 371)
+SCOUT_GROWTH = 0.4
+PROMPTS_A_SERIES = 24
+BEYOND = 3
+"""Prompts asked for beyond the first that is not all there: under LRU they are gone."""
+
+
+class CapacityDesign(msgspec.Struct, frozen=True, kw_only=True):
+    """kv_memory_bytes: what the endpoint has for its KV cache, if known. input_tokens: lengths to fill it with; none:
+    chosen, once it is known about how much it holds."""
+
+    kv_memory_bytes: int | None = None
+    input_tokens: tuple[int, ...] = ()
+
+
+class CapacityProbe:
+    """The experiment; `probe` is called once."""
+
+    def __init__(self, design: CapacityDesign) -> None:
+        self._design = design
+        self._slack = 0
+        self._grain_tokens = 0
+
+    async def probe(self, prober: Prober) -> None:
+        if not await self._grain(prober) or not self._agreed(prober):
+            return
+        upper = await self._scout(prober)
+        if upper is None:
+            return
+        lengths = self._lengths(prober, upper)
+        for number, length in enumerate(lengths):
+            prompts = math.ceil(1.05 * upper / self._hit(length)) + 2
+            requests, tokens = 2 * prompts + BEYOND, 2 * prompts * length
+            if not prober.room(requests, tokens):
+                prober.event("series_left_out", input_tokens=length, requests=requests, tokens=tokens)
+                prober.plan.say(
+                    f"left out: prompts of {length:,} tokens would take {requests:,} requests and {tokens:,} tokens"
+                )
+                continue
+            prober.plan.say(f"prompts of {length:,} tokens ({number + 1} of {len(lengths)}): {prompts} to fill")
+            await self._ramp(prober, f"ramp{length}", length, prompts)
+
+    async def _grain(self, prober: Prober) -> bool:
+        """False: nothing is reported as cached, or not each time; the estimator says what that means."""
+        lengths = GRAIN_LENGTHS if prober.most_input_tokens > 2 * max(GRAIN_LENGTHS) else SHORT_GRAIN_LENGTHS
+        good = True
+        for number, length in enumerate(lengths):
+            await prober.ask(f"grain/{number}", "prime", length)
+            for _ in range(2):
+                record = await prober.ask(f"grain/{number}", "again", length)
+                cached, sent = record.usage.cached_tokens, record.usage.input_tokens or length
+                good = good and bool(cached)
+                self._slack = max(self._slack, sent - (cached or 0))
+                self._grain_tokens = math.gcd(self._grain_tokens, cached or 0)
+        # how much a whole prompt lacks goes by its length, up to a grain
+        self._slack = max(self._slack, self._grain_tokens)
+        return good
+
+    def _agreed(self, prober: Prober) -> bool:
+        first = [r for r in prober.records if r.request_id.endswith(".prime")]
+        seconds = [s for r in first if (s := _ttft_s(r)) is not None]
+        tokens = sum(r.usage.input_tokens or r.wanted_input_tokens or 0 for r in first)
+        speed = tokens / sum(seconds) if sum(seconds) > 0 else math.inf
+        budget = prober.plan.budget
+        most = budget.tokens if budget.tokens is not None else int(speed * budget.hours * 3600)
+        return prober.plan.confirm(
+            f"capacity: at most {budget.requests:,} requests, {most:,} prompt tokens and {budget.hours:g} h (short "
+            f"prompts were read at {speed:,.0f} tokens/s); it needs about five times what the cache holds, one token "
+            "of output a request; what is billed is those tokens at the endpoint's prices, up to half of them cached"
+        )
+
+    async def _scout(self, prober: Prober) -> int | None:
+        """More tokens than the cache holds, by little; None where the budget did not reach so far."""
+        longest = prober.most_input_tokens
+        lengths: list[int] = []
+        recent: list[int] = []
+        total, unchecked, lost = 0, 0, None
+        prober.plan.say("scouting: prompts of growing length until the oldest is lost")
+        try:
+            while lost is None:
+                goal = max(GRAIN_LENGTHS[0], total * (1 + SCOUT_GROWTH))
+                while total < goal:
+                    length = odd(min(longest, max(GRAIN_LENGTHS[0], goal - total)))
+                    await prober.ask(f"scout/{len(lengths)}", "prime", length)
+                    recent.append(len(lengths))
+                    lengths.append(length)
+                    total += length
+                if unchecked == len(lengths) - 1:
+                    continue
+                record = await prober.ask(f"scout/{unchecked}", "check", lengths[unchecked])
+                if not self._whole(record):
+                    lost = unchecked
+                recent.remove(unchecked)
+                recent.append(unchecked)
+                unchecked += 1
+        except Stopped:
+            prober.event("no_overflow", tokens=total)
+            raise
+        prober.event("overflow", tokens=total)
+        held = await self._read(prober, "scout", [(number, lengths[number]) for number in reversed(recent)])
+        return min(total, held)
+
+    async def _ramp(self, prober: Prober, series: str, length: int, prompts: int) -> None:
+        for number in range(prompts):
+            await prober.ask(f"{series}/{number}", "prime", length)
+        await self._read(prober, series, [(number, length) for number in reversed(range(prompts))])
+
+    async def _read(self, prober: Prober, series: str, order: list[tuple[int, int]]) -> int:
+        """Ask for prompts, latest first; returns an upper bound of what the cache holds, tokens."""
+        held, beyond = 0, None
+        for number, length in order:
+            if beyond is not None and beyond >= BEYOND:
+                break
+            record = await prober.ask(f"{series}/{number}", "read", length)
+            if beyond is not None:
+                beyond += 1
+                continue
+            held += length
+            if not self._whole(record):
+                beyond = 0
+        return held
+
+    def _whole(self, record: Record) -> bool:
+        sent = record.usage.input_tokens or record.wanted_input_tokens or 0
+        return (record.usage.cached_tokens or 0) >= sent - self._slack
+
+    def _lengths(self, prober: Prober, upper: int) -> list[int]:
+        if self._design.input_tokens:
+            return [odd(min(length, prober.most_input_tokens)) for length in self._design.input_tokens]
+        full = upper / PROMPTS_A_SERIES
+        wanted = [self._off_grain(min(prober.most_input_tokens, n)) for n in (full, full * 2, full / 2)]
+        return list(dict.fromkeys(wanted))
+
+    def _hit(self, length: int) -> int:
+        """Tokens of a prompt that can be hit, at least one grain."""
+        grain = self._grain_tokens
+        return max(grain, (length - 1) // grain * grain)
+
+    def _off_grain(self, length: float) -> int:
+        """About as long, at least a grain and a half, and in the middle between two whole numbers of grains."""
+        grain = self._grain_tokens
+        return odd(max(1, int(length) // grain) * grain + grain // 2)
+
+
+def odd(length: float) -> int:
+    return int(length) | 1
+
+
+def _ttft_s(record: Record) -> float | None:
+    clock = record.clock
+    return None if clock.first_token is None or clock.sent is None else (clock.first_token - clock.sent) / 1e9

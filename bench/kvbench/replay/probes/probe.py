@@ -1,0 +1,301 @@
+"""One experiment from an endpoint's discovery to a closed run directory; what is sent when is the experiment's own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from kvbench import __version__
+from kvbench.endpoints.client import Endpoint
+from kvbench.endpoints.clock import RunClock
+from kvbench.endpoints.discovery import EndpointInfo
+from kvbench.endpoints.metrics import ServerMetrics
+from kvbench.endpoints.profile import EndpointProfile
+from kvbench.errors import FailedError, KvbenchError, UsageError
+from kvbench.model import Api, Record, Request, RunInfo, Warning
+from kvbench.replay.environment import environment
+from kvbench.replay.monitor import ClientHealth, Monitor
+from kvbench.replay.probes.prompts import ProbePrompts
+from kvbench.replay.scraper import Scraper
+from kvbench.replay.signals import signals
+from kvbench.runs.own_error import judge, own_error
+from kvbench.runs.quantiles import quantile
+from kvbench.runs.writer import RunWriter
+
+
+class Stopped(Exception):
+    """An experiment cannot go on: a request failed, or the budget is spent. What was measured is kept."""
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """What an experiment may take. None = as much as it needs."""
+
+    requests: int
+    hours: float
+    tokens: int | None = None
+
+    def check(self) -> Budget:
+        """UsageError for what is not above 0."""
+        given = (("--max-requests", self.requests), ("--max-hours", self.hours), ("--max-tokens", self.tokens))
+        for option, value in given:
+            if value is not None and not value > 0:
+                raise UsageError(f"{option} {value:g}: must be more than 0")
+        return self
+
+
+@dataclass(frozen=True)
+class ProbePlan:
+    """name: of the experiment. settings: its resolved options, for run.json. confirm: is shown what the experiment
+    will take at most, and says whether to go on."""
+
+    name: str
+    profile: EndpointProfile
+    budget: Budget
+    settings: Mapping[str, Any]
+    out_dir: Path
+    confirm: Callable[[str], bool]
+    say: Callable[[str], None]
+    model: str | None = None
+    command: tuple[str, ...] = ()
+    simulated: dict[str, Any] | None = None
+
+
+class Prober:
+    """Sends an experiment's requests one at a time and keeps to its budget.
+
+    Requests are named SERIES/NUMBER.ROLE: the estimators read a run by these names. Prompts of one SERIES/NUMBER are
+    the same.
+    """
+
+    def __init__(
+        self, plan: ProbePlan, endpoint: Endpoint, info: EndpointInfo, prompts: ProbePrompts, writer: RunWriter,
+        clock: RunClock,
+    ) -> None:  # fmt: skip
+        self.plan = plan
+        self.info = info
+        self.endpoint = endpoint
+        self.requests = 0
+        self.tokens = 0
+        self.records: list[Record] = []
+        self._prompts = prompts
+        self._writer = writer
+        self._clock = clock
+        self._began_ns = clock.now_ns()
+        self._turns: dict[str, int] = {}
+
+    @property
+    def elapsed_s(self) -> float:
+        return (self._clock.now_ns() - self._began_ns) / 1e9
+
+    @property
+    def most_input_tokens(self) -> int:
+        """Longest prompt that fits beside a token of output and the little by which a text's length may be off."""
+        return (self.info.max_model_len or 8_192) - 64
+
+    def room(self, requests: int, tokens: int) -> bool:
+        """Whether so much more fits into the budget of requests and tokens."""
+        budget = self.plan.budget
+        return self.requests + requests <= budget.requests and (
+            budget.tokens is None or self.tokens + tokens <= budget.tokens
+        )
+
+    async def ask(
+        self,
+        name: str,
+        role: str,
+        tokens: int,
+        *,
+        output_tokens: int = 1,
+        extends: str | None = None,
+        kept: int = 0,
+        extra: Mapping[str, Any] | None = None,
+    ) -> Record:
+        """One request; Stopped where it fails, or where the budget allows no more."""
+        self._within_budget(tokens)
+        self.requests += 1
+        self.tokens += tokens
+        content = self._prompts.content(name, tokens, extends=extends, kept=kept)
+        body = self.endpoint.build_body(**content, output_tokens=output_tokens, thinking=False)
+        api: Api = "chat" if "messages" in content else "completions"
+        turn = self._turns[name] = self._turns.get(name, -1) + 1
+        now = self._clock.now_ns()
+        record = await self.endpoint.send(
+            Request(
+                request_id=f"{name}.{role}" if role != "again" else f"{name}.again{turn}",
+                session_id=name,
+                root_id=name,
+                turn=turn,
+                body={**body, **(extra or {})},
+                api=api,
+                scheduled_ns=now,
+                due_ns=now,
+                wanted_output_tokens=output_tokens,
+                wanted_input_tokens=tokens,
+            )
+        )
+        self._writer.record(record)
+        self.records.append(replace(record, clock=replace(record.clock, chunks=[]), usage_raw=None))
+        if not record.ok:
+            raise Stopped(f"request {record.request_id} failed: {record.error_class}: {record.error_message}")
+        if record.clock.first_token is None:
+            raise Stopped(f"the answer to {record.request_id} had no token in it")
+        self._prompts.learn(name, record)
+        return record
+
+    def event(self, kind: str, **data: Any) -> None:
+        self._writer.event(kind, self._clock.now_ns(), **data)
+
+    async def sleep_until(self, elapsed_s: float) -> None:
+        await asyncio.sleep(max(0.0, elapsed_s - self.elapsed_s))
+
+    def _within_budget(self, tokens: int) -> None:
+        budget = self.plan.budget
+        if self.requests >= budget.requests:
+            raise Stopped(f"the budget of {budget.requests:,} requests is spent (--max-requests)")
+        if budget.tokens is not None and self.tokens + tokens > budget.tokens:
+            raise Stopped(f"the budget of {budget.tokens:,} prompt tokens is spent (--max-tokens)")
+        if self.elapsed_s > budget.hours * 3600:
+            raise Stopped(f"the budget of {budget.hours:g} hours is spent (--max-hours)")
+
+
+Experiment = Callable[[Prober], Awaitable[None]]
+
+
+async def run_probe(plan: ProbePlan, experiment: Experiment) -> Path:
+    """Run it and return its run directory; a probe that stopped early says so in an event `stopped`.
+
+    ConfigError and FailedError before the first request leave no run directory.
+    """
+    clock = RunClock.start()
+    endpoint = await Endpoint.open(plan.profile, clock)
+    try:
+        info = await endpoint.discover(plan.model)
+        with _writer(plan, info) as writer:
+            await _Probing(plan, endpoint, info, clock, writer, experiment).run()
+            return writer.dir
+    finally:
+        await endpoint.aclose()
+
+
+def _writer(plan: ProbePlan, info: EndpointInfo) -> RunWriter:
+    return RunWriter.create(
+        plan.out_dir,
+        RunInfo(
+            kvbench_version=__version__,
+            run_id="",
+            name=f"probe-{plan.name}",
+            status="started",
+            started_at=_utc_now(),
+            command=plan.command,
+            endpoint=plan.profile.safe_dict() | ({"simulated": plan.simulated} if plan.simulated else {}),
+            server=msgspec.to_builtins(info),
+            settings={"probe": plan.name, **plan.settings, "budget": msgspec.to_builtins(plan.budget)},
+            environment=environment(),
+        ),
+    )
+
+
+@dataclass
+class _Probing:
+    plan: ProbePlan
+    endpoint: Endpoint
+    info: EndpointInfo
+    clock: RunClock
+    writer: RunWriter
+    experiment: Experiment
+    interrupted: bool = False
+    warnings: list[Warning] = field(default_factory=list)
+
+    async def run(self) -> None:
+        began_ns = self.clock.now_ns()
+        monitor = Monitor(self.clock.check_step)
+        health: ClientHealth | None = None
+        status, failure = "failed", None
+        prompts: ProbePrompts | None = None
+        prober: Prober | None = None
+        try:
+            prompts = await ProbePrompts.of(self.endpoint, self.writer.info.run_id)
+            prober = Prober(self.plan, self.endpoint, self.info, prompts, self.writer, self.clock)
+            monitor.start()
+            try:
+                await self._experiment(prober)
+            finally:
+                health = monitor.stop()
+            status = "interrupted" if self.interrupted else "done"
+        except (KvbenchError, OSError) as error:
+            failure = str(error)
+            raise
+        finally:
+            records = prober.records if prober is not None else []
+            info = self._info(records, status, failure, began_ns, health)
+            if prompts is not None:
+                info = replace(info, settings={**info.settings, "prompts": prompts.described()})
+            with contextlib.suppress(FailedError):
+                self.writer.update(info)
+
+    async def _experiment(self, prober: Prober) -> None:
+        scraper = Scraper(self.endpoint.scrape, self._metrics)
+        await scraper.start()
+        task = asyncio.ensure_future(self.experiment(prober))
+
+        def on_signal() -> None:
+            self.interrupted = True
+            self.plan.say("stopping: what was measured is kept")
+            task.cancel()
+
+        try:
+            with signals(on_signal):
+                await task
+        except Stopped as stop:
+            self.plan.say(f"stopped: {stop}")
+            self.writer.event("stopped", self.clock.now_ns(), reason=str(stop))
+        except asyncio.CancelledError:
+            if not self.interrupted:
+                raise
+            self.writer.event("interrupted", self.clock.now_ns(), in_flight=1)
+        finally:
+            await scraper.stop()
+            self.warnings += scraper.warnings
+
+    def _metrics(self, phase: str, metrics: ServerMetrics) -> None:
+        self.writer.event("metrics", self.clock.now_ns(), phase=phase, metrics=metrics.to_dict())
+
+    def _info(
+        self, records: list[Record], status: Any, failure: str | None, began_ns: int, health: ClientHealth | None
+    ) -> RunInfo:
+        error = own_error(
+            records,
+            loop_lags_ns=health.loop_lags_ns if health is not None else (),
+            clock_step_s=health.clock_step_s if health is not None else None,
+            suspended_s=health.suspended_s if health is not None else None,
+            gc_collections=health.gc_collections if health is not None else None,
+            gc_pause_max_s=health.gc_pause_max_s if health is not None else None,
+            gc_mode=health.gc_mode if health is not None else None,
+        )
+        ttfts = sorted(
+            (r.clock.first_token - r.clock.sent) / 1e9
+            for r in records
+            if r.ok and r.clock.first_token is not None and r.clock.sent is not None
+        )
+        return replace(
+            self.writer.info,
+            status=status,
+            failure=failure,
+            ended_at=_utc_now(),
+            wall_s=(self.clock.now_ns() - began_ns) / 1e9,
+            own_error=error,
+            trust=judge(error, ttft_p50_s=quantile(ttfts, 0.5)),
+            warnings=(*self.endpoint.warnings, *self.warnings),
+        )
+
+
+def _utc_now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

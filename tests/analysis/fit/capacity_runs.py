@@ -1,0 +1,102 @@
+"""Capacity probes of caches whose size is known, without a network: the experiment itself, answered from memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from kvbench.model import Clock, Record, RunInfo, Usage
+from kvbench.replay.probes.capacity import CapacityDesign, CapacityProbe
+from kvbench.replay.probes.probe import Stopped
+from kvbench.runs.reader import Run
+
+Serve = Callable[[str, int], int | None]
+"""A prompt's name and length to what it hits."""
+
+
+class Blocks:
+    """LRU of blocks, tails first; a partly full block keeps no room."""
+
+    def __init__(self, blocks: int, size: int) -> None:
+        self.capacity, self.size = blocks, size
+        self.held: OrderedDict[tuple[str, int], None] = OrderedDict()
+
+    def serve(self, name: str, tokens: int) -> int:
+        whole = tokens // self.size
+        hit = 0
+        while hit < (tokens - 1) // self.size and (name, hit) in self.held:
+            hit += 1
+        for block in reversed(range(whole)):
+            self.held[name, block] = None
+            self.held.move_to_end((name, block))
+        while len(self.held) > self.capacity - (tokens % self.size > 0):
+            self.held.popitem(last=False)
+        return hit * self.size
+
+
+class Sessions:
+    """LRU of whole sessions, each of so many bytes; a hit is all or nothing."""
+
+    def __init__(self, memory: float, per_token: float, per_session: float, size: int) -> None:
+        self.memory, self.per_token, self.per_session, self.size = memory, per_token, per_session, size
+        self.held: OrderedDict[tuple[str, int], None] = OrderedDict()
+
+    def serve(self, name: str, tokens: int) -> int:
+        hit = (name, tokens) in self.held
+        self.held[name, tokens] = None
+        self.held.move_to_end((name, tokens))
+        while sum(self.per_session + self.per_token * n for _, n in self.held) > self.memory:
+            self.held.popitem(last=False)
+        return (tokens - 1) // self.size * self.size if hit else 0
+
+
+class _Prober:
+    def __init__(self, serve: Serve, budget: int) -> None:
+        self.records: list[Record] = []
+        self.events: list[dict[str, Any]] = []
+        self.most_input_tokens = 65_536
+        self.plan = SimpleNamespace(
+            say=lambda text: None,
+            confirm=lambda text: True,
+            budget=SimpleNamespace(requests=budget, hours=1.0, tokens=None),
+        )
+        self._serve = serve
+
+    def room(self, requests: int, tokens: int) -> bool:
+        return len(self.records) + requests <= self.plan.budget.requests
+
+    def event(self, kind: str, **data: Any) -> None:
+        self.events.append({"kind": kind, "at_ns": 0, **data})
+
+    async def ask(self, name: str, role: str, tokens: int) -> Record:
+        if len(self.records) >= self.plan.budget.requests:
+            raise Stopped("the budget is spent")
+        at = len(self.records) * 1000
+        usage = Usage(input_tokens=tokens, cached_tokens=self._serve(name, tokens), output_tokens=1)
+        clock = Clock(scheduled=at, due=at, sent=at, first_token=at + 100, end=at + 100)
+        name_of = f"{name}.{role}{at if role == 'again' else ''}"
+        self.records.append(Record(request_id=name_of, session_id=name, turn=0, clock=clock, usage=usage))
+        return self.records[-1]
+
+
+def probe(serve: Serve, *, memory: int | None = None, lengths: tuple[int, ...] = (), budget: int = 250) -> Run:
+    """The run of a whole capacity probe."""
+    prober = _Prober(serve, budget)
+    design = CapacityDesign(kv_memory_bytes=memory, input_tokens=lengths)
+    try:
+        asyncio.run(CapacityProbe(design).probe(prober))  # type: ignore[arg-type]
+    except Stopped as stop:
+        prober.event("stopped", reason=str(stop))
+    info = RunInfo(
+        kvbench_version="0",
+        run_id="r",
+        name="probe",
+        status="done",
+        started_at="",
+        settings={"probe": "capacity", "kv_memory_bytes": memory},
+    )
+    return Run(info=info, records=prober.records, events=prober.events, warnings=[], path=Path("r"))

@@ -1,0 +1,128 @@
+"""Capacity from a reading, against caches of known size."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from tests.analysis.fit.capacity_runs import Blocks, Sessions, probe
+
+from kvbench.analysis.fit.ramp import fit_capacity, session_bounds
+from kvbench.model import FitReport
+
+
+def interval(report: FitReport, name: str) -> tuple[float, float, float]:
+    found = report.named(name)
+    assert found is not None, report.refusals
+    assert found.low is not None
+    assert found.value is not None
+    assert found.high is not None
+    return found.low, found.value, found.high
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_cache_of_blocks_is_measured_to_two_blocks(seed: int) -> None:
+    rng = random.Random(seed)
+    size = rng.choice([16, 32, 64, 128, 256])
+    blocks = rng.randint(300, 4000) if size < 128 else rng.randint(60, 900)
+    memory = blocks * size * 512
+    run = probe(Blocks(blocks, size).serve, memory=memory)
+    assert len(run.records) <= 250
+    report = fit_capacity(run)
+    low, value, high = interval(report, "capacity_tokens")
+    assert low <= blocks * size <= high
+    assert high - low <= 4 * size
+    assert abs(value - blocks * size) <= 2 * size
+    low, _, high = interval(report, "bytes_per_token")
+    assert low <= 512 <= high
+
+
+def test_aligned_prompts_do_not_make_the_cache_look_smaller() -> None:
+    """Asked for lengths of whole blocks, the experiment takes a token more."""
+    low, _, high = interval(fit_capacity(probe(Blocks(511, 32).serve, lengths=(512, 1024))), "capacity_tokens")
+    assert low <= 511 * 32 <= high
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whole_hits_give_intervals_of_both_bytes(seed: int) -> None:
+    rng = random.Random(seed)
+    per_token, per_session = rng.uniform(200, 2000), rng.uniform(1e5, 2e6)
+    memory = rng.uniform(15, 40) * (per_session + 1000 * per_token)
+    run = probe(Sessions(memory, per_token, per_session, 32).serve, memory=round(memory), budget=2000)
+    report = fit_capacity(run)
+    assert report.named("capacity_tokens") is None
+    for name, truth in (("bytes_per_token", per_token), ("bytes_per_session", per_session)):
+        low, _, high = interval(report, name)
+        assert low <= truth <= high, name
+
+
+def test_what_a_real_server_with_a_sliding_window_held() -> None:
+    """16, 12 and 7 whole hits at 512, 1,024 and 2,048 tokens: any m and F inside satisfy all six inequalities, and
+    beyond either end none does."""
+    held = [(16, 512, 0, 32), (12, 1024, 0, 32), (7, 2048, 0, 32)]
+    bounds = session_bounds(held)
+    assert bounds is not None
+    (m_low, m_high), (f_low, f_high) = bounds
+
+    def fits(m: float, f: float) -> bool:
+        return all(
+            n * (f + m * (length - 32)) <= 1 <= (n + 1) * (f + m * (length + 32)) for n, length, _, _ in held
+        )  # fmt: skip
+
+    steps = [i / 200 for i in range(201)]
+    inside = [(m, f) for a in steps for b in steps if fits(m := a * 2 * m_high, f := b * 2 * f_high)]
+    assert inside
+    grid_m, grid_f = 2 * m_high / 200, 2 * f_high / 200
+    assert m_low - grid_m <= min(m for m, _ in inside) <= m_low + 3 * grid_m
+    assert m_high - 3 * grid_m <= max(m for m, _ in inside) <= m_high + grid_m
+    assert f_low - grid_f <= min(f for _, f in inside)
+    assert max(f for _, f in inside) <= f_high + grid_f
+
+
+def two_replicas(seed: int, sticky: bool) -> Callable[[str, int], int]:
+    rng = random.Random(seed)
+    replicas = [Blocks(400, 32), Blocks(400, 32)]
+    home: dict[str, int] = {}
+
+    def serve(name: str, tokens: int) -> int:
+        at = home.setdefault(name, rng.randrange(2)) if sticky else rng.randrange(2)
+        return replicas[at].serve(name, tokens)
+
+    return serve
+
+
+def lapsing(seed: int) -> Callable[[str, int], int]:
+    rng, cache = random.Random(seed), Blocks(511, 32)
+    return lambda name, tokens: 0 if rng.random() < 0.1 else cache.serve(name, tokens)
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("kind", ["random", "sticky", "lapses"])
+def test_several_caches_are_not_taken_for_one(kind: str, seed: int) -> None:
+    serve = lapsing(seed) if kind == "lapses" else two_replicas(seed, kind == "sticky")
+    report = fit_capacity(probe(serve))
+    assert report.named("capacity_tokens") is None
+    assert report.refusals
+
+
+def test_nothing_is_said_without_an_overflow() -> None:
+    report = fit_capacity(probe(Blocks(10**9, 32).serve, budget=60))
+    assert not report.estimates
+    assert "did not overflow" in report.refusals[0].reason
+
+
+def test_nothing_is_said_where_nothing_is_reported_or_cached() -> None:
+    for answer, word in ((None, "reports no cached tokens"), (0, "prefix caching is off")):
+        report = fit_capacity(probe(lambda name, tokens, a=answer: a))
+        assert not report.estimates
+        assert word in report.refusals[0].reason
+
+
+def test_without_the_memory_bytes_are_refused_and_tokens_are_not() -> None:
+    report = fit_capacity(probe(Blocks(511, 32).serve))
+    assert report.named("capacity_tokens") is not None
+    assert [r.name for r in report.refusals] == ["bytes_per_token"]
+    given = fit_capacity(probe(Blocks(511, 32).serve), kv_memory_bytes=511 * 32 * 100)
+    low, _, high = interval(given, "bytes_per_token")
+    assert low <= 100 <= high

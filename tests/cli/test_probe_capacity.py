@@ -1,0 +1,139 @@
+"""`kvbench probe capacity` as a user runs it, over HTTP; what it must refuse, it refuses without a number."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Kvbench
+
+QUICK = "frontend_s=0&prefill_base_s=0.0005&prefill_s_per_token=1e-7&attention_s_per_token2=0&decode_base_s=0.0005"
+
+
+def estimates(stdout: str) -> dict[str, dict[str, Any]]:
+    return {e["name"]: e for e in json.loads(stdout)["estimates"]}
+
+
+def test_the_simulated_pool_is_found_and_its_run_can_be_fitted_again(kvbench: Kvbench, tmp_path: Path) -> None:
+    """The preset `tiny` has 512 blocks of 32, one of them the null block: 16,352 tokens, of 512 bytes each."""
+    memory = 511 * 32 * 512
+    done = kvbench(
+        "probe", "capacity", "--endpoint", f"sim:tiny?{QUICK}", "--kv-memory", memory, "--out", "out", "--yes", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    found = estimates(done.stdout)
+    capacity = found["capacity_tokens"]
+    assert capacity["low"] <= 16_352 <= capacity["high"]
+    assert capacity["high"] - capacity["low"] <= 64
+    assert found["bytes_per_token"]["low"] <= 512 <= found["bytes_per_token"]["high"]
+    assert "at most 250 requests" in done.stderr
+    (run,) = (tmp_path / "out").iterdir()
+    records = (run / "records.jsonl").read_text().splitlines()
+    assert capacity["n"] <= len(records) <= 250
+    settings = json.loads((run / "run.json").read_text())["settings"]
+    assert (settings["probe"], settings["kv_memory_bytes"]) == ("capacity", memory)
+    again = kvbench("fit", f"out/{run.name}", "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout) == json.loads(done.stdout)
+    doubled = estimates(kvbench("fit", f"out/{run.name}", "--kv-memory", 2 * memory, "--json").stdout)
+    assert doubled["bytes_per_token"]["value"] == 2 * found["bytes_per_token"]["value"]
+    assert kvbench("show", f"out/{run.name}").returncode == 0
+
+
+def test_no_overflow_is_no_capacity(kvbench: Kvbench) -> None:
+    done = kvbench(
+        "probe", "capacity", "--endpoint", f"sim:vllm-small?{QUICK}", "--kv-memory", 10**9, "--yes", "--json",
+        "--max-tokens", 60_000,
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert estimates(done.stdout) == {}
+    assert "did not overflow" in json.loads(done.stdout)["refusals"][0]["reason"]
+
+
+def test_a_dead_port_is_exit_4_and_nobody_to_ask_is_exit_2(kvbench: Kvbench, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        assert kvbench("probe", "capacity", "--endpoint", url, "--yes").returncode == 4
+    assert kvbench("probe", "capacity", "--endpoint", "sim:tiny").returncode == 2
+    assert not (tmp_path / "runs").exists()
+
+
+class Odd(http.server.BaseHTTPRequestHandler):
+    """An OpenAI-like server that does one thing wrong: `fault`."""
+
+    fault = ""
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        if self.path == "/v1/models":
+            self._answer(200, json.dumps({"object": "list", "data": [{"id": "odd", "object": "model"}]}))
+        else:
+            self._answer(404, "{}")
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if "chat/completions" not in self.path:
+            self._answer(404, "{}")
+        elif self.fault == "4xx":
+            self._answer(400, json.dumps({"error": {"message": "no", "type": "BadRequestError", "code": 400}}))
+        else:
+            usage: dict[str, Any] = {"prompt_tokens": len(body["messages"][0]["content"].split()) + 4}
+            usage |= {"completion_tokens": 1, "total_tokens": usage["prompt_tokens"] + 1}
+            if self.fault != "not reported":
+                cached = 0 if self.fault == "caching off" else usage["prompt_tokens"] - 1
+                usage["prompt_tokens_details"] = {"cached_tokens": cached}
+            text = "" if self.fault == "empty" else "a"
+            chunks = [
+                {"choices": [{"index": 0, "delta": {"role": "assistant", "content": text}, "finish_reason": None}]},
+                {"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]},
+                {"choices": [], "usage": usage},
+            ]
+            self._answer(
+                200, "".join(f"data: {json.dumps(c)}\n\n" for c in chunks) + "data: [DONE]\n\n", "text/event-stream"
+            )
+
+    def _answer(self, status: int, text: str, kind: str = "application/json") -> None:
+        self.send_response(status)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def odd(request: pytest.FixtureRequest) -> Iterator[str]:
+    handler = type("Handler", (Odd,), {"fault": request.param})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("odd", "word"),
+    [
+        ("4xx", "HTTP 400"),
+        ("empty", "empty deltas"),
+        ("not reported", "reports no cached tokens"),
+        ("caching off", "prefix caching is off"),
+    ],
+    indirect=["odd"],
+)
+def test_an_endpoint_that_cannot_be_measured_gets_no_number(kvbench: Kvbench, odd: str, word: str) -> None:
+    done = kvbench("probe", "capacity", "--endpoint", odd, "--kv-memory", 10**9, "--yes", "--json")
+    assert done.returncode in (3, 4), done.stderr
+    report = json.loads(done.stdout)
+    assert report["estimates"] == []
+    assert word in report["refusals"][0]["reason"]
