@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from kvbench import __version__
-from kvbench.cli import claims, fit, model, prices, probe, run, runs, show, sim, trace
+from kvbench.cli import claims, fit, model, price, prices, probe, run, runs, show, sim, trace
 from kvbench.errors import EXIT_FAILED, EXIT_INTERRUPTED, KvbenchError
 from kvbench.render.text import safe
 
@@ -49,6 +49,7 @@ app.command("show")(show.show)
 app.command("runs")(runs.runs)
 app.command("model")(model.model)
 app.command("claims")(claims.claims)
+app.command("price")(price.price)
 app.command("prices")(prices.prices)
 app.add_typer(probe.app, name="probe")
 app.command("fit")(fit.fit)

@@ -89,11 +89,13 @@ class ToolPrice(msgspec.Struct, frozen=True, kw_only=True):
 
 class BookModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model of the book. unpriced: why there is no row for it, where there is none. hit_rule: how its hits are
-    expected before anything is sent (none: nothing is published)."""
+    expected before anything is sent (none: nothing is published). tokenizer: what counts its texts, as endpoint
+    profiles name it."""
 
     id: str
     title: str = ""
     hit_rule: Literal["units", "steps", "none"] = "none"
+    tokenizer: str | None = None
     unpriced: str | None = None
 
 

@@ -63,6 +63,7 @@ def book_dict(book: Book, now: datetime) -> dict[str, Any]:
                 "title": model.title,
                 "aliases": book.names()[model.id],
                 "hit_rule": model.hit_rule,
+                "tokenizer": model.tokenizer,
                 "unpriced": model.unpriced,
             }
             for model in book.models.values()

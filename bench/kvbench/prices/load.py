@@ -98,6 +98,7 @@ class _Model(_Table, frozen=True, kw_only=True):
     id: str
     title: str = ""
     hit_rule: Literal["units", "steps", "none"] = "none"
+    tokenizer: str | None = None
     unpriced: str | None = None
 
 
@@ -171,7 +172,13 @@ class _Parser:
             hosts=head.hosts,
             note=head.note,
             models={
-                each.id: BookModel(id=each.id, title=each.title, hit_rule=each.hit_rule, unpriced=each.unpriced)
+                each.id: BookModel(
+                    id=each.id,
+                    title=each.title,
+                    hit_rule=each.hit_rule,
+                    tokenizer=each.tokenizer,
+                    unpriced=each.unpriced,
+                )
                 for each in self._tables(head.model, _Model, "model")
             },
             aliases=tuple(

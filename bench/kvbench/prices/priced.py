@@ -24,6 +24,7 @@ Reason = Literal[
     "no_time",
     "no_usage",
     "bad_usage",
+    "unreadable",
 ]
 
 
@@ -47,6 +48,8 @@ class Billable(msgspec.Struct, frozen=True, kw_only=True):
     floor: int | None = None
     ceiling: int | None = None
     response_model: str | None = None
+    response_id: str | None = None
+    """The provider's own id of it."""
     place: str = ""
 
 
@@ -63,6 +66,7 @@ class Priced(msgspec.Struct, frozen=True, kw_only=True):
     """One request with its price. time: the moment that decided the row. model: as the request named it."""
 
     request_id: str
+    response_id: str | None
     time: datetime
     model: str
     book: str

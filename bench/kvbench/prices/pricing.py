@@ -65,6 +65,7 @@ class PriceList:
             amount = amount.plus(part.amount)
         return Priced(
             request_id=billable.request_id,
+            response_id=billable.response_id,
             time=moment,
             model=billable.model or "",
             book=found.book.name,

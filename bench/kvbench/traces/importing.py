@@ -82,11 +82,17 @@ def logged_calls(path: str | Path, *, format: str | None = None) -> LoggedCalls:
     Raises InputError naming file and line, and where the format has no times: without them nothing has a price.
     """
     source = _Source(Path(path), format, ImportOptions(), strict=True)
-    if source.is_native:
+    if source.is_native and "kvbench_trace" in source.files[0].head().fields():
         raise InputError(
             "a native trace, which does not say when its requests were made",
             path=path,
             hint="price the log it was made from, or what a replay would cost: --estimate",
+        )
+    if source.is_native:
+        raise InputError(
+            "no log of a format that is read, nor lines of {time, model, usage}",
+            path=path,
+            hint="kvbench trace info FILE   says what a file is taken for",
         )
     calls = source.sink.calls = []
     with source.sink.stream:

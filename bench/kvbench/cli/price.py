@@ -1,0 +1,129 @@
+"""`kvbench price`: what a run, a usage file, a log or a trace costs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from kvbench.analysis.pricing.report import Source
+    from kvbench.prices.priced import Billable
+    from kvbench.prices.pricing import PriceList
+
+
+def price(
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="A run directory, or the id of a run under ./runs.")
+    ] = None,
+    usage: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A JSONL of {time, model, usage}, or any log that is read as a trace."),
+    ] = None,
+    estimate: Annotated[
+        str | None,
+        typer.Option(metavar="TRACE", help="A trace, before it is sent: between which amounts it will cost."),
+    ] = None,
+    prices: Annotated[
+        list[str] | None,
+        typer.Option(metavar="BOOK", help="A bundled book or a TOML; may be given again. Without: all bundled ones."),
+    ] = None,
+    currency: Annotated[
+        str | None, typer.Option(metavar="CODE", help="The book's list in this currency. Nothing is converted.")
+    ] = None,
+    at: Annotated[
+        Literal["start", "end"], typer.Option(help="Which moment of a request decides on its price.")
+    ] = "start",
+    model: Annotated[str | None, typer.Option(metavar="M", help="Price every request as one to this model.")] = None,
+    date: Annotated[
+        str | None,
+        typer.Option(metavar="WHEN", help="Also by the prices of another time: as if the first request began then."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with every amount exact.")] = False,
+) -> None:
+    """Say what requests cost, by dated price books. Exit code 3: some have no exact price; the report says why."""
+    from kvbench.errors import EXIT_INCONCLUSIVE, UsageError
+    from kvbench.prices.load import bundled_books, load_book
+    from kvbench.prices.pricing import PriceList
+    from kvbench.render.price_text import price_lines
+
+    if sum(given is not None for given in (run, usage, estimate)) != 1:
+        raise UsageError(
+            "one of RUN, --usage FILE and --estimate TRACE says what to price",
+            hint="kvbench price RUN, or kvbench price --usage FILE.jsonl",
+        )
+    books = [load_book(name) for name in prices or bundled_books()]
+    price_list = PriceList(books, currency)
+    moment = _moment(date)
+    now = datetime.now(UTC)
+    if estimate is not None:
+        from kvbench.analysis.pricing.estimate import estimate_report
+
+        report = estimate_report(estimate, price_list, model=model, start=moment or now, now=now)
+    else:
+        source, billables = _from_run(run, model) if run is not None else _from_usage(usage, model)
+        report = _report(source, billables, price_list, at, moment, now)
+    if json:
+        import msgspec
+
+        typer.echo(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
+    else:
+        typer.echo("\n".join(price_lines(report)))
+    if report["requests"]["unpriced"] or (estimate is None and report["total"]["amount"] is None):
+        raise typer.Exit(EXIT_INCONCLUSIVE)
+
+
+def _report(
+    source: Source,
+    billables: list[Billable],
+    prices: PriceList,
+    at: Literal["start", "end"],
+    moment: datetime | None,
+    now: datetime,
+) -> dict[str, Any]:
+    from kvbench.analysis.pricing.report import PriceFold, with_total
+    from kvbench.prices.listing import utc_text
+
+    fold = PriceFold(prices, at)
+    for billable in billables:
+        fold.add(billable)
+    report = fold.report(source, now)
+    if moment is not None:
+        first = min(each.start for each in billables if each.start is not None)
+        other = PriceFold(prices, at, moment - first)
+        for billable in billables:
+            other.add(billable)
+        with_total(report, f"begun {utc_text(moment)}", other)
+    return report
+
+
+def _from_run(run: str, model: str | None) -> tuple[Source, list[Billable]]:
+    from kvbench.analysis.pricing.runs import run_billables, run_source
+    from kvbench.runs.reader import load_run, resolve_run
+
+    loaded = load_run(resolve_run(run))
+    return run_source(loaded), list(run_billables(loaded, model))
+
+
+def _from_usage(path: Path | None, model: str | None) -> tuple[Source, list[Billable]]:
+    from kvbench.analysis.pricing.usage_file import is_usage_file, log_billables, read_usage_file
+    from kvbench.traces.importing import logged_calls
+
+    assert path is not None
+    if not path.is_dir() and is_usage_file(path):
+        return read_usage_file(path, model)
+    return log_billables(path, logged_calls(path), model)
+
+
+def _moment(text: str | None) -> datetime | None:
+    from kvbench.errors import UsageError
+
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"--date {text}: not a date", hint="as 2026-10-15 or 2026-10-15T02:00:00Z, UTC") from None
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
