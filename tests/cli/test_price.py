@@ -6,11 +6,13 @@ import json
 import os
 import random
 import shutil
+import time
 from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from click.testing import Result
 from tests.cli.conftest import Kvbench
@@ -254,9 +256,7 @@ def test_what_cannot_be_meant(
 
 
 def test_mixed_currencies_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "own.toml").write_text(
-        BOOK.replace("HIT_RULE", "none").replace("USD", "CNY").replace('"deepseek-flash"', '"x"')
-    )
+    own_book(tmp_path, "none", ("USD", "CNY"), ('"deepseek-flash"', '"x"'))
     path = usage_file(tmp_path / "u.jsonl", [*MAY, row("2026-05-01T00:00:00Z", 1, 1, 1, "m")])
     done = price("--usage", path, "--prices", "deepseek", "--prices", tmp_path / "own.toml")
     assert isinstance(done.exception, KvbenchError)
@@ -304,7 +304,6 @@ def test_a_run_costs_what_the_endpoint_charged(tmp_path: Path) -> None:
     """Request by request, against the books of a simulated endpoint that shares no code with kvbench."""
     prices = {"price_hit_per_mtok": 1000, "price_miss_per_mtok": 10_000, "price_output_per_mtok": 100_000}
     settings = {**prices, "peak_hours_utc": "", "unit_build_s": 0, "decode_base_s": 0.001, "prefill_base_s": 0.01}
-    log = tmp_path / "truth.jsonl"
     lines: list[dict[str, Any]] = [{"kvbench_trace": 1, "name": "t", "block_size": 64}]
     for number in range(3):
         ids = list(range(100 * number, 100 * number + 9))
@@ -314,15 +313,17 @@ def test_a_run_costs_what_the_endpoint_charged(tmp_path: Path) -> None:
             common | {"turn": 1, "input_tokens": 12 * 64, "keep_blocks": 9, "hash_ids": [ids[-1] + 1, 7000, 7001]}
         )
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (tmp_path / "own.toml").write_text(
-        BOOK.replace("HIT_RULE", "units").replace("write_5m = 12_500\nwrite_1h = 20_000", 'write = "miss"')
-    )
-    with SimProcess.start("deepseek-api", settings=settings, time_scale=0, truth_log=log) as sim:
+    own_book(tmp_path, "units", ("write_5m = 12_500\nwrite_1h = 20_000", 'write = "miss"'))
+    with SimProcess.start("deepseek-api", settings=settings, time_scale=0) as sim:
         (tmp_path / "e.toml").write_text(f'url = "{sim.url}"\nmodel = "deepseek-flash"\n')
         where = ("--endpoint", str(tmp_path / "e.toml"), "--out", str(tmp_path / "runs"))
         ran = CliRunner().invoke(app, ["run", str(tmp_path / "t.jsonl"), *where, "--time-scale", "0", "--json"])
         assert ran.exit_code in (0, 3), ran.output
-    truth = [json.loads(line) for line in log.read_text().splitlines()]
+        for _ in range(200):  # it writes a request's line after the answer's last byte has left
+            truth = [json.loads(line) for line in httpx.get(f"{sim.url}/sim/truth").text.splitlines()]
+            if len(truth) == 6:
+                break
+            time.sleep(0.05)
     assert len(truth) == 6
     got = report(json.loads(ran.stdout)["run"], "--prices", tmp_path / "own.toml")
     assert Decimal(got["total"]["amount"]) == sum(Decimal(each["price"]) for each in truth)
