@@ -52,6 +52,22 @@ def test_hash_ids_in_trace_time(tmp_path: Path) -> None:
     assert deltas == [("late", 0, [1, 2]), ("s", 0, [1, 3, 4]), ("s", 2, [5, 6]), ("tie", 0, [])]
 
 
+def test_blocks_named_again_are_the_ones_a_session_had(tmp_path: Path) -> None:
+    first = {"session_id": "s", "turn": 0, "input_tokens": 12, "hash_ids": [1, 2, 3]}
+    path = write(
+        tmp_path / "t.jsonl",
+        first,
+        {"session_id": "s", "turn": 1, "input_tokens": 16, "hash_ids": [1, 2, 3, 4]},
+        {"session_id": "s", "turn": 2, "input_tokens": 16, "keep_blocks": 1, "hash_ids": [2, 3, 5]},
+        {"session_id": "s", "turn": 3, "input_tokens": 8, "hash_ids": [1, 2]},
+        {"session_id": "s", "turn": 4, "input_tokens": 8, "hash_ids": [2, 1]},
+    )
+    with open_workload(path) as trace:
+        deltas = [(r.kept, list(r.new_ids)) for r in BlockedTrace(trace).requests()]
+    assert deltas == [(0, [1, 2, 3]), (3, [4]), (3, [5]), (2, []), (0, [2, 1])]
+    assert [ids for *_, ids in chains(path)] == [[1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 5], [1, 2], [2, 1]]
+
+
 def test_another_block_size_than_the_ids_have_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "t.jsonl", {"session_id": "s", "turn": 0, "input_tokens": 4, "hash_ids": [1]})
     with open_workload(path) as trace:

@@ -93,6 +93,17 @@ def test_the_ceiling(tmp_path: Path) -> None:
     assert (found.totals.growth_tokens.mean, found.totals.shrinking_turns) == ((5 - 20) / 2, 1)
 
 
+def test_it_is_one_how_a_line_names_what_its_session_had(tmp_path: Path) -> None:
+    whole = [
+        {"session_id": "a", "turn": 0, "input_tokens": 20, "hash_ids": [1, 2]},
+        {"session_id": "a", "turn": 1, "input_tokens": 30, "hash_ids": [1, 2, 3]},
+    ]
+    kept = [whole[0], {**whole[1], "keep_blocks": 2, "hash_ids": [3]}]
+    found = stats(tmp_path, *whole).ceiling
+    assert found.own_token_hit_rate == 20 / 50
+    assert found == stats(tmp_path, *kept).ceiling
+
+
 def test_what_sessions_share(tmp_path: Path) -> None:
     sharing = stats(tmp_path, *HASHED).sharing
     # id 1 is in three sessions and sent 5 times; id 2 in two (h twice, i once) and sent 3 times; of 14 in all
@@ -131,6 +142,28 @@ def test_load_of_answers_with_durations(tmp_path: Path) -> None:
     assert load.in_flight is not None
     assert (load.in_flight.peak, load.in_flight.mean) == (2, (4 + 5) / 8)
     assert load.in_flight == load.live_sessions
+
+
+def test_a_session_has_one_request_in_flight_at_a_time(tmp_path: Path) -> None:
+    def turn(number: int, e2e_s: float) -> dict[str, Any]:
+        recorded = {"e2e_s": e2e_s}
+        return {"session_id": "a", "turn": number, "input_tokens": 10, "hash_ids": [1], "recorded": recorded}
+
+    load = stats(tmp_path, turn(0, 0.1), turn(1, 0.2), turn(2, 0.5)).load
+    assert load.in_flight is not None
+    assert (load.in_flight.peak, load.in_flight.mean) == (1, pytest.approx(1.0))
+    other = {**turn(0, 0.0), "session_id": "b", "start_s": 0.1}
+    load = stats(tmp_path, turn(0, 0.1), turn(1, 0.2), other).load
+    assert load.in_flight is not None
+    assert load.in_flight.peak == 2, "an answer that takes no time is there at its moment"
+
+
+def test_a_pause_of_the_ttl_keeps_the_working_set(tmp_path: Path) -> None:
+    # starts at 1.1 and 1.8, in floats more than 0.7 apart
+    turn = {"session_id": "a", "input_tokens": 10}
+    later = [{"turn": number, "delay_s": 0.7, "hash_ids": [1], **turn} for number in range(1, 20)]
+    load = stats(tmp_path, {"turn": 0, "start_s": 1.1, "hash_ids": [1], **turn}, *later, ttl_s=0.7).load
+    assert (load.working_set_blocks.peak, load.working_set_blocks.mean) == (1, pytest.approx(1.0))
 
 
 def test_a_single_moment_has_no_load(tmp_path: Path) -> None:

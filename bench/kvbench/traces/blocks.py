@@ -29,7 +29,8 @@ Times = Literal["replay", "recorded"]
 
 
 class BlockRequest(NamedTuple):
-    """One turn. Its chain of blocks is the first `kept` of the session's previous turn's, then `new_ids`.
+    """One turn. Its chain of blocks is the first `kept` of the session's previous turn's, then `new_ids`, of which the
+    first is another than the previous turn has there.
 
     A block id stands for the whole prefix up to its end, if the trace keeps to that (the field's formats say so);
     ids of text are negative. A last block that is not full has an id where the trace gives it one: then
@@ -197,7 +198,7 @@ class _Cutter:
     def __init__(self, session: Session, blocked: BlockedTrace) -> None:
         self.model: str | None = None
         self._blocked = blocked
-        self._blocks = 0
+        self._chain: list[int] = []
         self._text = ContentBlocks(blocked.text_rule) if session.turns[0].hash_ids is None else None
 
     def next(self, turn: Turn) -> tuple[int, Sequence[int], int]:
@@ -215,6 +216,19 @@ class _Cutter:
         assert turn.hash_ids is not None
         assert turn.input_tokens is not None
         self._blocked.hashed_turns += 1
-        kept = min(turn.keep_blocks or 0, self._blocks)
-        self._blocks = kept + len(turn.hash_ids)
-        return kept, turn.hash_ids, turn.input_tokens
+        kept = min(turn.keep_blocks or 0, len(self._chain))
+        # A turn may name blocks again that it could have kept: it has them in common with the one before all the same.
+        same = _same(self._chain, kept, turn.hash_ids)
+        new_ids = turn.hash_ids[same:] if same else turn.hash_ids
+        kept += same
+        del self._chain[kept:]
+        self._chain.extend(new_ids)
+        return kept, new_ids, turn.input_tokens
+
+
+def _same(chain: list[int], start: int, ids: Sequence[int]) -> int:
+    """How many of the leading ids stand in the chain from start on."""
+    length = min(len(chain) - start, len(ids))
+    if length <= 0 or chain[start] != ids[0]:
+        return 0
+    return next((i for i in range(1, length) if chain[start + i] != ids[i]), length)

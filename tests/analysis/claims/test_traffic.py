@@ -42,6 +42,15 @@ def test_new_tokens_by_hand(tmp_path: Path) -> None:
     assert (found.without_output, found.block_size, found.estimated, found.sharing_known) == (0, 10, False, True)
 
 
+def test_a_block_after_another_prefix_is_another_block(tmp_path: Path) -> None:
+    # ids that name contents, not prefixes: of c, 9 was sent, and 2 only behind 1
+    lines = [
+        {"session_id": name, "turn": 0, "start_s": 0, "input_tokens": 20, "output_tokens": 1, "hash_ids": ids}
+        for name, ids in (("a", [1, 2]), ("b", [9, 8]), ("c", [9, 2]), ("d", [9, 2]))
+    ]
+    assert read(native(tmp_path / "t.jsonl", *lines)).new_tokens == 20 + 20 + 10 + 0
+
+
 def test_a_last_block_that_is_not_full_counts_its_own_tokens(tmp_path: Path) -> None:
     turn = {"start_s": 0, "input_tokens": 15, "output_tokens": 2, "hash_ids": [1, 2]}
     found = read(

@@ -76,6 +76,14 @@ def test_warm_up_skips_the_first_requests_and_keeps_what_they_cached(small: Path
     assert (found.all.requests, found.all.blocks, found.rule.warmup_requests) == (2, 6, 2)
 
 
+def test_a_pause_of_exactly_the_ttl_is_not_longer_than_it(tmp_path: Path) -> None:
+    # sums of fractions: from 1.1 s on in steps of 0.7 s, most differences of floats are above or below 0.7
+    later = [{"session_id": "a", "turn": n, "delay_s": 0.7, "hash_ids": [1], "input_tokens": 4} for n in range(1, 30)]
+    path = write(tmp_path / "t.jsonl", turn("a", 1.1, [1], 4), *later)
+    assert curve(path, ttl_s=0.7).all.hit_blocks_unbounded == 29
+    assert curve(path, ttl_s=0.6999).all.hit_blocks_unbounded == 0
+
+
 def test_ttl(small: Path) -> None:
     # d comes 98 s after c touched 1 and 2, and 99 s after b touched 4
     for ttl_s, hits in ((99, 8), (98, 7), (97.9, 5), (0.5, 0)):

@@ -15,6 +15,7 @@ import msgspec
 from kvbench.analysis.models import ModelBytes
 from kvbench.errors import RefusedError
 from kvbench.traces.blocks import BlockedTrace
+from kvbench.traces.curve.traffic import TrafficReader
 from kvbench.traces.native import TraceFile
 
 
@@ -61,21 +62,18 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def traffic_of(trace: TraceFile) -> Traffic:
-    """One pass over an open trace. Memory: 8 bytes a request, and a set of the block ids.
+    """One pass over an open trace. Memory: 8 bytes a request, 8 a distinct block and some more a branch.
 
     Raises RefusedError for a trace without a token.
     """
     blocked = BlockedTrace(trace)
-    seen: set[int] = set()
+    reader = TrafficReader()
     contexts = array("q")
     input_tokens = output_tokens = new_tokens = without_output = 0
     for request in blocked.requests():
-        hit = request.kept
-        for block in request.new_ids:
-            if block not in seen:
-                break
-            hit += 1
-        seen.update(request.new_ids)
+        known = reader.distinct_blocks
+        reader.add(request)
+        hit = request.kept + len(request.new_ids) - (reader.distinct_blocks - known)
         new_tokens += request.input_tokens - min(hit * blocked.block_size, request.input_tokens)
         input_tokens += request.input_tokens
         output_tokens += request.output_tokens or 0

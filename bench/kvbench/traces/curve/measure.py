@@ -104,8 +104,7 @@ def measure(traffic: Traffic, asked: Asked) -> Measured:
     """Exact hits at every capacity; see hits.py. Groups share the cache, and differ in which requests count."""
     runs = traffic.runs
     found = find(runs, asked.order)
-    ages_s = traffic.start_s[runs.request] - traffic.start_s[runs.previous]
-    fresh = None if asked.ttl_s is None else ages_s <= asked.ttl_s
+    fresh = None if asked.ttl_s is None else traffic.ages_s <= asked.ttl_s
     skipped = int(asked.warmup * traffic.requests)
     counted = np.arange(traffic.requests) >= skipped
     size = traffic.blocking.block_size

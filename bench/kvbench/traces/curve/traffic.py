@@ -39,6 +39,12 @@ class Traffic:
     def requests(self) -> int:
         return len(self.start_s)
 
+    @property
+    def ages_s(self) -> NDArray[np.float64]:
+        """How long before each run's request it was touched, to the microsecond: starts are sums of fractions, and a
+        pause of exactly a time to live must not come out longer than it."""
+        return np.round(self.start_s[self.runs.request] - self.start_s[self.runs.previous], 6)
+
 
 class TrafficReader:
     """Feed it a trace's requests as they are read; some 100 bytes a request, 8 a distinct block."""
@@ -52,6 +58,11 @@ class TrafficReader:
         self._names: dict[str | None, int] = {None: -1}
         self._ends: dict[str, int] = {}
         self._root: str | None = None
+
+    @property
+    def distinct_blocks(self) -> int:
+        """So far; those that a request adds are its last ones, and it finds all before them."""
+        return len(self.paths.pool)
 
     def add(self, request: BlockRequest) -> None:
         if request.root_id != self._root:

@@ -110,24 +110,22 @@ def load(
 
 
 def _between(begins: Floats, ends: Floats) -> _Steps:
-    """How many of the spans hold a moment; what ends when others begin overlaps them for that moment."""
-    return _steps(np.concatenate((begins, ends)), np.repeat([1.0, -1.0], [len(begins), len(ends)]))
+    """How many of the spans hold a moment; what ends when others begin is over, and what takes no time is there."""
+    takes_time = ends > begins
+    over, moment = ends[takes_time], ends[~takes_time]
+    times = np.concatenate((over, begins, moment))
+    rank = np.repeat([0, 1, 2], [len(over), len(begins), len(moment)])
+    order = np.lexsort((rank, times))
+    return _Steps(times[order], np.cumsum(np.where(rank == 1, 1.0, -1.0)[order]))
 
 
 def _working_set(traffic: Traffic, ttl_s: float) -> _Steps:
     """Each touch puts a request's blocks in for ttl_s; a block touched again within it is there once, not twice."""
     runs, starts = traffic.runs, traffic.start_s
     again, before = starts[runs.request], starts[runs.previous]
-    twice = again - before <= ttl_s
+    twice = traffic.ages_s <= ttl_s
     times = (starts, starts + ttl_s, again[twice], before[twice] + ttl_s)
     depth, blocks = runs.depth.astype(float), runs.blocks[twice].astype(float)
-    return _steps(np.concatenate(times), np.concatenate((depth, -depth, -blocks, blocks)), at_once=True)
-
-
-def _steps(times: Floats, changes: Floats, *, at_once: bool = False) -> _Steps:
-    """at_once: what changes at one moment is one step; else rises come before falls, and the height between counts."""
-    if at_once:
-        moments, places = np.unique(times, return_inverse=True)
-        return _Steps(moments, np.cumsum(np.bincount(places.reshape(-1), changes, len(moments))))
-    order = np.lexsort((-changes, times))
-    return _Steps(times[order], np.cumsum(changes[order]))
+    changes = np.concatenate((depth, -depth, -blocks, blocks))
+    moments, places = np.unique(np.concatenate(times), return_inverse=True)
+    return _Steps(moments, np.cumsum(np.bincount(places.reshape(-1), changes, len(moments))))
