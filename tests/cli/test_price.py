@@ -149,10 +149,13 @@ def test_another_date(tmp_path: Path) -> None:
     path = usage_file(tmp_path / "u.jsonl", rows)
     # Friday: 00:30 is off-peak at 0.22, 01:30 is peak at 0.44
     got = report("--usage", path, "--date", "2026-08-28T00:30:00Z")
-    assert got["counterfactuals"]["begun 2026-08-28T00:30:00Z"]["amount"] == "0.66"
-    assert got["total"]["amount"] == "0.3"
-    gone = report("--usage", path, "--date", "2025-01-01")["counterfactuals"]["begun 2025-01-01T00:00:00Z"]
-    assert (gone["amount"], "no USD row" in gone["why"]) == (None, True)
+    assert (got["total"]["amount"], got["counterfactuals"]["own_date"]["amount"]) == ("0.66", "0.3")
+    assert "as if begun at 2026-08-28T00:30:00Z" in got["notes"][0]
+    usage_file(path, [row("2025-11-16T12:00:00Z", 0, 10**6, 0)])
+    old = report("--usage", path, "--date", "2026-11-14")
+    assert old["total"]["amount"] == "0.15"
+    own = old["counterfactuals"]["own_date"]
+    assert (own["amount"], "no USD row" in own["why"]) == (None, True)
 
 
 def test_order_whitespace_keys_and_packing_change_nothing(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -39,7 +39,7 @@ def price(
     model: Annotated[str | None, typer.Option(metavar="M", help="Price every request as one to this model.")] = None,
     date: Annotated[
         str | None,
-        typer.Option(metavar="WHEN", help="Also by the prices of another time: as if the first request began then."),
+        typer.Option(metavar="WHEN", help="Price all as if the first request began then."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with every amount exact.")] = False,
 ) -> None:
@@ -86,16 +86,19 @@ def _report(
     from kvbench.analysis.pricing.report import PriceFold, with_total
     from kvbench.prices.listing import utc_text
 
-    fold = PriceFold(prices, at)
+    starts = [each.start for each in billables if each.start is not None]
+    shift = moment - min(starts) if moment is not None and starts else None
+    fold = PriceFold(prices, at, shift=shift or timedelta(0), unreadable=source.unreadable)
     for billable in billables:
         fold.add(billable)
     report = fold.report(source, now)
-    if moment is not None:
-        first = min(each.start for each in billables if each.start is not None)
-        other = PriceFold(prices, at, moment - first)
+    if moment is not None and shift is not None:
+        own = PriceFold(prices, at, unreadable=source.unreadable)
         for billable in billables:
-            other.add(billable)
-        with_total(report, f"begun {utc_text(moment)}", other)
+            own.add(billable)
+        with_total(report, "own_date", own)
+        was = f"the first request was made at {utc_text(min(starts))}"
+        report["notes"].insert(0, f"priced as if begun at {utc_text(moment)}; {was}")
     return report
 
 

@@ -129,6 +129,7 @@ _OTHERWISE = {
     "no_cache": "without a cache",
     "ideal_cache": "every hit that the rule allows",
     "off_peak": "all of it off-peak",
+    "own_date": "at its own date",
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -39,16 +39,24 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 class PriceFold:
     """Feeds on requests; `report` tells of all of them. What is exact stays exact, whatever their order.
 
-    at: which moment of a request decides. shift: is added to every moment, for the prices of another date.
+    at: which moment of a request decides. shift: is added to every moment, for the prices of another date. unreadable:
+    records that may be requests, and have no price.
     """
 
-    def __init__(self, prices: PriceList, at: At = "start", shift: timedelta = timedelta(0)) -> None:
+    def __init__(
+        self,
+        prices: PriceList,
+        at: At = "start",
+        *,
+        shift: timedelta = timedelta(0),
+        unreadable: Iterable[Unpriced] = (),
+    ) -> None:
         self._prices = prices
         self._books: dict[str, Book] = {book.name: book for book in prices.books}
         self._at: At = at
         self._shift = shift
         self.total = Tally()
-        self.unpriced: list[Unpriced] = []
+        self.unpriced: list[Unpriced] = list(unreadable)
         self.refused = 0
         self._models: dict[str, Tally] = {}
         self._billed_as: dict[str, set[tuple[str, str]]] = {}
@@ -197,7 +205,6 @@ class PriceFold:
 
     def report(self, source: Source, now: datetime) -> dict[str, Any]:
         """Plain values, for JSON and for showing. Raises InputError where not one request has a price."""
-        self.unpriced += source.unreadable
         if not self.total.requests:
             raise _nothing(source, self.unpriced, self.refused)
         currency = self.currency
@@ -286,11 +293,15 @@ def _point(amount: Decimal) -> Money:
 def _nothing(source: Source, unpriced: Sequence[Unpriced], failed: int) -> InputError:
     groups = grouped(unpriced)
     if not groups:
-        what = f"{failed:,} failed without using anything" if failed else "there is none in it"
-        return InputError(f"no request that could be priced: {what}", path=source.path)
+        what = f"{failed:,} failed without using anything" if failed else "it tells of no call's usage"
+        return InputError(
+            f"no request that could be priced: {what}",
+            path=source.path,
+            hint="kvbench price --estimate TRACE   says between which amounts a trace will cost",
+        )
     first = groups[0]
     more = sum(group["requests"] for group in groups[1:])
-    where = ", ".join(first["first"])
+    where = ", ".join(first["first"][:3])
     return InputError(
         f"not one request has a price. {first['requests']:,} of them: {first['why']} ({where})"
         + (f"; {more:,} for other reasons" if more else ""),

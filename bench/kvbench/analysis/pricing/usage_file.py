@@ -18,6 +18,7 @@ from kvbench.prices.priced import Billable, Unpriced
 from kvbench.traces.formats.calls import time_s
 from kvbench.traces.formats.sink import LoggedUsage
 from kvbench.traces.formats.source import SourceFile
+from kvbench.traces.import_report import count_of
 from kvbench.traces.importing import LoggedCalls
 from kvbench.traces.lines import LineError, decode_object
 from kvbench.usage import normalise
@@ -136,10 +137,11 @@ def utc(unix_s: float | None) -> datetime | None:
 def log_billables(path: Path, logged: LoggedCalls, model: str | None = None) -> tuple[Source, list[Billable]]:
     """The calls that a log tells of."""
     report = logged.report
-    notes = [f"{report.format}: {report.units:,} {report.unit}s, {len(logged.calls):,} calls with a place in it"]
+    notes = [f"{report.format}: {count_of(report.units, report.unit)}, {count_of(len(logged.calls), 'call')}"]
     left_out = sum(report.dropped.get(code, 0) for code in CALLS_LEFT_OUT)
     if left_out:
-        notes.append(f"{left_out:,} things left out may be calls, and are not priced: {'; '.join(report.left_out())}")
+        lost = "; ".join(report.left_out())
+        notes.append(f"of what was left out, {left_out:,} may be of calls, and have no price here: {lost}")
     source = Source(kind=f"log ({report.format})", path=str(path), notes=tuple(notes))
     return source, list(_calls(path, logged.calls, model))
 
