@@ -1,6 +1,7 @@
 """Measure how late the simulated endpoint writes, against its own plan.
 
     make sim-timing    # four minutes; writes results.json and README.md beside this file
+    python reports/sim/run.py --render    # README.md anew from results.json and vllm.json
 
 The endpoint runs on CPU 0, the client that reads its streams on CPU 1.
 """
@@ -52,7 +53,12 @@ QUICK = [job("5 streams", 5, 1)]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short job, printed and not written")
-    quick = parser.parse_args().quick
+    parser.add_argument("--render", action="store_true", help="measure nothing")
+    arguments = parser.parse_args()
+    quick = arguments.quick
+    if arguments.render:
+        (HERE / "README.md").write_text(render(json.loads((HERE / "results.json").read_text())))
+        return
     rows = [quietest(job, 1 if quick else ATTEMPTS) for job in (QUICK if quick else JOBS)]
     results = {"environment": environment(), "jobs": rows}
     if quick:
@@ -181,7 +187,37 @@ def render(results: dict[str, Any]) -> str:
             f"| {row['name']} | {row['requests']:,} | {row['chunks']:,} | {first} | {others} | {row['sim_cpu']:.0%} "
             f"| {row['others_cpu']:.0%} |"
         )
-    return "\n".join([*lines, "", *READING])
+    return "\n".join([*lines, "", *READING, *against_vllm()])
+
+
+def against_vllm() -> list[str]:
+    """What against_vllm.py found when it was run last."""
+    found = json.loads((HERE / "vllm.json").read_text())
+    rates = ", ".join(f"`{name}` {value:.3g}" for name, value in found["rates"].items())
+    low, high = found["ttft_ms"]
+    return [
+        "## Against a real vLLM",
+        "",
+        "vLLM 0.32.0 on a CPU with a tiny model and a pool of 16,352 tokens: 450 requests that go on from earlier ones,",
+        "one at a time, hit the same tokens there and here, request by request (`tests/real/test_sim_against_vllm.py`).",
+        "",
+        f"TTFT: {found['cells']} pairs of uncached and cached tokens, {found['repeats']} times each in random order,",
+        f"medians of {low:.0f} to {high:.0f} ms. Rates fitted to them: {rates}.",
+        "",
+        "Difference of the logarithms of TTFT, root mean square / largest:",
+        "",
+        "| fit against vLLM | endpoint with those rates against vLLM | endpoint against fit |",
+        "| --- | --- | --- |",
+        "| "
+        + " | ".join(
+            f"{found[pair]['rms']:.3f} / {found[pair]['max']:.3f}"
+            for pair in ("fit_against_vllm", "sim_against_vllm", "sim_against_fit")
+        )
+        + " |",
+        "",
+        "So the endpoint is as far from vLLM as the formula is; what it adds is the way of the request, about 1 ms.",
+        "",
+    ]
 
 
 READING = [
