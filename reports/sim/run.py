@@ -198,8 +198,9 @@ def against_vllm() -> list[str]:
     return [
         "## Against a real vLLM",
         "",
-        "vLLM 0.32.0 on a CPU with a tiny model and a pool of 16,352 tokens: 450 requests that go on from earlier ones,",
-        "one at a time, hit the same tokens there and here, request by request (`tests/real/test_sim_against_vllm.py`).",
+        "vLLM 0.32.0 on a CPU with a tiny model and a pool of 16,352 tokens: 450 requests that go on from earlier",
+        "ones, one at a time, hit the same tokens there and here, each of them",
+        "(`tests/real/test_sim_against_vllm.py`).",
         "",
         f"TTFT: {found['cells']} pairs of uncached and cached tokens, {found['repeats']} times each in random order,",
         f"medians of {low:.0f} to {high:.0f} ms. Rates fitted to them: {rates}.",
