@@ -333,6 +333,32 @@ def test_a_run_costs_what_the_endpoint_charged(tmp_path: Path) -> None:
     assert got["by_kind"]["hit"]["tokens"] > 0
 
 
+def test_a_run_stops_before_it_costs_more(tmp_path: Path) -> None:
+    own_book(tmp_path, "none", ("write_5m = 12_500\nwrite_1h = 20_000", 'write = "miss"'))
+    lines: list[dict[str, Any]] = [{"kvbench_trace": 1, "name": "t"}]
+    for number in range(40):
+        message = {"role": "user", "content": f"{number} " + "word " * 100}
+        lines.append({"session_id": f"s{number}", "turn": 0, "output_tokens": 5, "append": [message]})
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings = {"peak_hours_utc": "", "decode_base_s": 0.001, "prefill_base_s": 0.01}
+    with SimProcess.start("deepseek-api", settings=settings, time_scale=0) as sim:
+        (tmp_path / "e.toml").write_text(f'url = "{sim.url}"\nmodel = "deepseek-flash"\n')
+        arguments = ["run", str(tmp_path / "t.jsonl"), "--endpoint", str(tmp_path / "e.toml"), "--time-scale", "0"]
+        arguments += ["--prices", str(tmp_path / "own.toml"), "--out", str(tmp_path / "runs"), "--json"]
+        ran = CliRunner().invoke(app, [*arguments, "--max-cost", "40"])
+    summary = json.loads(ran.stdout)
+    assert "max_cost" in [warning["code"] for warning in summary["warnings"]]
+    got = report(summary["run"], "--prices", tmp_path / "own.toml")
+    # A request's worst is at most 13 (some 1,200 tokens at 0.01, 5 at 0.1), so at least 27 must have been used.
+    assert 27 < Decimal(got["total"]["amount"]) <= 40
+    assert f"at most USD {got['total']['amount']}," in ran.stdout
+    info = json.loads((Path(summary["run"]) / "run.json").read_text())
+    assert info["settings"]["max_cost"] == {"amount": "40", "currency": "USD", "books": ["own"]}
+    for wrong in (["--max-cost", "0"], ["--max-cost", "1", "--output", "free"], []):
+        done = CliRunner().invoke(app, [*arguments, *wrong])
+        assert isinstance(done.exception, KvbenchError)
+
+
 def claude_lines(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()]
 

@@ -16,6 +16,7 @@ from kvbench.errors import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_OK, UsageEr
 
 if TYPE_CHECKING:
     from kvbench.model import Summary
+    from kvbench.replay.budget import Budget
 
 
 def run(
@@ -54,6 +55,14 @@ def run(
     output: Annotated[
         Literal["recorded", "free"], typer.Option(help="As many tokens as in the trace, or as the model likes.")
     ] = "recorded",
+    max_cost: Annotated[
+        str | None,
+        typer.Option(metavar="AMOUNT", help="Stop before the run can have cost more, in the price book's currency."),
+    ] = None,
+    prices: Annotated[
+        list[str] | None,
+        typer.Option(metavar="BOOK", help="Of --max-cost: a bundled price book or a TOML. Without: all bundled ones."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the summary.")] = False,
 ) -> None:
     """Replay TRACE's sessions against an endpoint; measure TTFT, cache hits and throughput; keep every record."""
@@ -79,6 +88,7 @@ def run(
         output=output,
     ).check()
     models = _model_map(model_map or ())
+    budget = _budget(max_cost, prices, output)
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(open_workload(resolve_trace(trace), format=format, nested_t=nested_t))
         for sentence in opened.imported.sentences() if opened.imported else ():
@@ -93,11 +103,34 @@ def run(
             model_map=models,
             command=("kvbench", *sys.argv[1:]),
             simulated=simulated,
+            budget=budget,
         )
         progress = Progress(opened.turn_count, opened.session_count)
         run_dir = in_event_loop(replay(plan, progress))
     summary = _show(run_dir, json)
     raise typer.Exit(exit_code(summary))
+
+
+def _budget(max_cost: str | None, prices: list[str] | None, output: str) -> Budget | None:
+    if max_cost is None:
+        if prices:
+            raise UsageError("--prices is of --max-cost, and there is none", hint="kvbench price RUN prices a run")
+        return None
+    if output == "free":
+        raise UsageError("--max-cost needs answers with a bound, and --output free has none", hint="leave one out")
+    from decimal import Decimal, InvalidOperation
+
+    from kvbench.prices.load import bundled_books, load_book
+    from kvbench.prices.pricing import PriceList
+    from kvbench.replay.budget import Budget
+
+    try:
+        limit = Decimal(max_cost)
+    except InvalidOperation:
+        limit = Decimal(0)
+    if not limit.is_finite() or limit <= 0:
+        raise UsageError(f"--max-cost {max_cost}: not an amount above 0", hint="as --max-cost 2.50")
+    return Budget(PriceList([load_book(name) for name in prices or bundled_books()]), limit)
 
 
 def _model_map(pairs: Iterable[str]) -> dict[str, str]:

@@ -140,7 +140,7 @@ def _boundary(report: dict[str, Any], currency: str) -> Iterator[str]:
     other = "end" if edge["decided_by"] == "start" else "start"
     if edge["straddling"]:
         yield (
-            f"{'boundary':<{WIDTH}}the {edge['decided_by']} decides; {plural(edge['straddling'], 'request')} cross a "
+            f"{'boundary':<{WIDTH}}the {edge['decided_by']} decides; {plural(edge['straddling'], 'request')} across a "
             f"change of price: by their {other} the total is {money(edge['by_the_other'], currency)}"
         )
     elif edge["without_both_times"]:

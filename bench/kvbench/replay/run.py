@@ -22,6 +22,7 @@ from kvbench.endpoints.profile import EndpointProfile
 from kvbench.errors import FailedError, KvbenchError
 from kvbench.model import Expectation, Record, RunInfo, Warning
 from kvbench.replay.account import Account
+from kvbench.replay.budget import Budget
 from kvbench.replay.environment import environment
 from kvbench.replay.expectation import (
     PromptReplay,
@@ -74,6 +75,8 @@ class Plan:
     model_map: Mapping[str, str] = field(default_factory=dict)
     command: tuple[str, ...] = ()
     simulated: dict[str, Any] | None = None
+    budget: Budget | None = None
+    """Stops the run before it costs more than a limit."""
 
 
 async def replay(plan: Plan, watcher: Watcher) -> Path:
@@ -83,6 +86,8 @@ async def replay(plan: Plan, watcher: Watcher) -> Path:
     """
     _raise_open_files()
     clock = RunClock.start()
+    if plan.budget is not None:
+        plan.budget.zero_unix_ns = clock.realtime_shift_ns
     endpoint = await Endpoint.open(plan.profile, clock)
     try:
         info = await endpoint.discover(plan.model)
@@ -138,6 +143,7 @@ def _writer(plan: Plan, info: EndpointInfo, thinks: bool | None, clock: RunClock
             },
             settings=msgspec.to_builtins(plan.settings)
             | {"model": plan.model, "model_map": dict(plan.model_map)}
+            | ({} if plan.budget is None else {"max_cost": plan.budget.described()})
             | ({"thinking": "disabled"} if thinks is False else {}),
             seed=plan.settings.seed,
             environment=environment(),
@@ -209,6 +215,7 @@ class _Replay:
             self.writer.info.run_id,
             resend_reasoning=self.endpoint.resends_reasoning,
             hashed=self.hashed,
+            spending=self.plan.budget,
         )
         self.writer.trace_lines(b"".join(self.plan.trace.raw_head()))
         scraper = Scraper(self.endpoint.scrape, self._metrics)
@@ -389,9 +396,12 @@ class _Replay:
             own_error=error,
             trust=judge(error, ttft_p50_s=quantile(ttfts, 0.5)),
             trace=trace,
-            warnings=(*self.endpoint.warnings, *self.account.warnings, *self.warnings),
+            warnings=(*self.endpoint.warnings, *self.account.warnings, *self.warnings, *self._budget_warnings()),
             balance=self.account.spent,
         )
+
+    def _budget_warnings(self) -> list[Warning]:
+        return [] if self.plan.budget is None else self.plan.budget.warnings()
 
 
 def _utc_now() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -37,6 +38,15 @@ class Observer(Protocol):
     def tree_started(self, arrival: Arrival, root_id: str) -> None: ...
     def session_ended(self) -> None: ...
     def tree_ended(self, root_id: str, complete: bool) -> None: ...
+
+
+class Spending(Protocol):
+    """A limit on what may be spent: waits until what a body can cost is set aside, None where that might pass it; is
+    told what became of it (settle), or that it was not sent (release)."""
+
+    async def reserve(self, body: dict[str, Any]) -> Decimal | None: ...
+    def settle(self, reserved: Decimal, record: Record) -> None: ...
+    def release(self, reserved: Decimal | None) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -77,7 +87,9 @@ class Runner:
         *,
         resend_reasoning: bool = False,
         hashed: HashPrompts | None = None,
+        spending: Spending | None = None,
     ) -> None:
+        self._spending = spending
         self._trace = trace
         self._sender = sender
         self._settings = settings
@@ -247,14 +259,28 @@ class Runner:
         attempt = 0
         while True:
             async with self._limits.slot() as wait_ns:
-                if phase is None:
-                    if self._stopping:
+                if phase is None and self._stopping:
+                    return None
+                reserved: Decimal | None = None
+                if self._spending is not None:
+                    began_ns = self._now_ns()
+                    reserved = await self._spending.reserve(body)
+                    wait_ns += self._now_ns() - began_ns
+                    if reserved is None:
+                        self.stop()
+                    if phase is None and self._stopping:
+                        self._spending.release(reserved)
                         return None
+                    if phase is not None and reserved is None:
+                        return self._stopped_retry(live, turn, scheduled_ns, due, attempt, phase)
+                if phase is None:
                     phase = "warmup" if self._turns_started < self._settings.warmup else "measure"
                     self._turns_started += 1
                 request = self._request(live, turn, body, scheduled_ns=scheduled_ns, due=due, attempt=attempt)
                 request = replace(request, phase=phase, limit_wait_ns=wait_ns)
                 record = await self._send(request)
+                if self._spending is not None and reserved is not None:
+                    self._spending.settle(reserved, record)
             retry = not record.ok and attempt < self._settings.retries and is_retryable(record.error_class or "")
             record = replace(record, final=not retry)
             self._observer.record(record)
@@ -266,11 +292,16 @@ class Runner:
             due = ended_ns + backoff_ns(attempt, record.retry_after_s)
             attempt += 1
             if not await self._until(due):
-                live.complete = False
-                request = self._request(live, turn, body, scheduled_ns=scheduled_ns, due=due, attempt=attempt)
-                record = _not_sent(replace(request, phase=phase), "cancelled", "the run was stopped before this retry")
-                self._observer.record(record)
-                return record
+                return self._stopped_retry(live, turn, scheduled_ns, due, attempt, phase)
+
+    def _stopped_retry(
+        self, live: _LiveTree, turn: Turn, scheduled_ns: int, due: int, attempt: int, phase: Phase
+    ) -> Record:
+        live.complete = False
+        request = self._request(live, turn, {}, scheduled_ns=scheduled_ns, due=due, attempt=attempt)
+        record = _not_sent(replace(request, phase=phase), "cancelled", "the run was stopped before this retry")
+        self._observer.record(record)
+        return record
 
     async def _send(self, request: Request) -> Record:
         self.in_flight += 1
