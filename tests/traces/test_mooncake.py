@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kvbench.errors import InputError
 from kvbench.model import Session
+from kvbench.traces.blocks import BlockedTrace
 from kvbench.traces.importing import open_workload, validate_workload
 
 DATA = os.environ.get("KVBENCH_TEST_DATA")
@@ -108,10 +109,27 @@ def test_rows_of_a_session_follow_each_other(tmp_path: Path) -> None:
     assert (c.turns[1].keep_blocks, c.turns[1].hash_ids) == (2, (3, 4))
     assert [turn.model for turn in c.turns] == ["m", None]
     assert [turn.delay_s for turn in d.turns] == [0.0, 4.0, 0.0]
+    assert [turn.recorded and turn.recorded.at_s for turn in d.turns] == [0.0, 4.0, None]
     assert [turn.line for turn in d.turns] == [2, 4, 5]
     with open_workload(path) as opened:
         assert opened.imported is not None
         assert opened.imported.notes == {"no_pause_known": 1, "pauses_with_answer": 1, "tails_differ": 1}
+
+
+def test_the_order_of_a_source_is_that_of_its_timestamps(tmp_path: Path) -> None:
+    # pauses leave out the 7 s that a's answer took: by them alone a's second row would come before b's
+    path = write(
+        tmp_path,
+        row([0, 1], session_id="a", timestamp=1000),
+        row([5, 6], session_id="b", timestamp=4000),
+        row([0, 1, 2], session_id="a", timestamp=9000, delay=1000),
+        row([5, 6, 7], session_id="b", timestamp=12000, delay=500),
+    )
+    with open_workload(path) as opened:
+        by_source = [(r.start_s, r.session_id) for r, _ in BlockedTrace(opened, times="recorded").in_order()]
+        by_pauses = [(r.start_s, r.session_id) for r, _ in BlockedTrace(opened).in_order()]
+    assert by_source == [(1.0, "a"), (4.0, "b"), (9.0, "a"), (12.0, "b")]
+    assert by_pauses == [(1.0, "a"), (2.0, "a"), (4.0, "b"), (4.5, "b")]
 
 
 def test_messages_are_sent_as_they_are(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from kvbench.model import Message, Turn
+from kvbench.model import Message, Recorded, Turn
 from kvbench.traces.formats.base import Format, Import
 from kvbench.traces.formats.chains import BROKEN, BROKEN_SENTENCE, Chains
 from kvbench.traces.formats.sink import shared_blocks
@@ -53,6 +53,7 @@ class _SessionState(msgspec.Struct):
     name: str
     hashed: bool
     turns: int = 0
+    first_ms: float = 0.0
     timestamp_ms: float | None = None
     hash_ids: list[int] = []
     model: str | None = None
@@ -134,7 +135,8 @@ class MooncakeConverter:
         notes["row_extra"] += row.extra is not None
         start_s = None
         if session.turns == 0:
-            start_s = (row.timestamp or 0.0) / 1000
+            session.first_ms = row.timestamp or 0.0
+            start_s = session.first_ms / 1000
         self._sink.turn(
             Turn(
                 session_id=session.name,
@@ -150,6 +152,7 @@ class MooncakeConverter:
                 append=messages if adds else None,
                 tools=tuple(row.tools) if row.tools is not None else None,
                 model=row.model if row.model and row.model != session.model else None,
+                recorded=self._dated(row, session),
                 extra={} if row.extra is None else {"extra": row.extra},
             )
         )
@@ -197,6 +200,13 @@ class MooncakeConverter:
             return 0.0
         self._sink.notes["pauses_with_answer"] += 1
         return max(row.timestamp - session.timestamp_ms, 0.0) / 1000
+
+    def _dated(self, row: _Row, session: _SessionState) -> Recorded | None:
+        """A row of a session has a time and a pause, and the answers before it are in the one alone. A row by itself
+        begins at its time."""
+        if row.session_id is None or row.timestamp is None:
+            return None
+        return Recorded(at_s=round((row.timestamp - session.first_ms) / 1000, 6))
 
     def _note_order(self, row: _Row, session: _SessionState) -> None:
         if row.timestamp is None:
