@@ -22,8 +22,9 @@ from kvbench.replay.local_ids import LocalIds
 from kvbench.replay.prompts import Prompt, SessionPrompts, salt_for
 from kvbench.replay.schedule import Arrival
 from kvbench.replay.settings import RunSettings
+from kvbench.runs.blocks import BlockChains, BlockRow
 from kvbench.traces.native import TraceFile
-from kvbench.traces.prefix import HitModel, Rule, Sent
+from kvbench.traces.prefix import BlockRule, HitModel, Rule, Sent
 
 LOOKAHEAD = 4
 
@@ -126,8 +127,10 @@ async def expect_hits(
     settings: RunSettings,
     emit: Callable[[Record, Expectation], None],
     local: LocalIds | None = None,
+    observe: Callable[[Record, Sent], None] | None = None,
 ) -> Outcome:
-    """Give each final ok record its expectation through `emit`. `local` makes token ids where the server tells none.
+    """Give each final ok record its expectation through `emit`. `local` makes token ids where the server tells none;
+    `observe` is shown each request with its ids, in the order of sending.
     Stops at the first prompt that cannot be tokenised, as nothing after it is certain.
     """
     by_key: dict[str, Record] = {}
@@ -161,23 +164,35 @@ async def expect_hits(
         clock = record.clock
         assert clock.sent is not None
         generated = record.usage.output_tokens if record.usage.output_tokens is not None else len(clock.chunks)
-        model.add(
-            Sent(
-                key=record.request_id,
-                session_id=record.session_id,
-                salt=prompt.salt or "",
-                ids=array("I", ids),
-                sent_ns=clock.sent,
-                # without a stream the first token's time is not known: only the end is certain
-                first_token_ns=clock.first_token if clock.first_token is not None else clock.end if record.ok else None,
-                end_ns=clock.end,
-                output_tokens=generated,
-                output_ids=None if record.output_token_ids is None else array("I", record.output_token_ids),
-            ),
-            prompt.resent_bytes,
+        sent = Sent(
+            key=record.request_id,
+            session_id=record.session_id,
+            salt=prompt.salt or "",
+            ids=array("I", ids),
+            sent_ns=clock.sent,
+            # without a stream the first token's time is not known: only the end is certain
+            first_token_ns=clock.first_token if clock.first_token is not None else clock.end if record.ok else None,
+            end_ns=clock.end,
+            output_tokens=generated,
+            output_ids=None if record.output_token_ids is None else array("I", record.output_token_ids),
         )
+        if observe is not None:
+            observe(record, sent)
+        model.add(sent, prompt.resent_bytes)
     model.finish()
     return Outcome(wrong_lengths, without_ids)
+
+
+def block_rows(rule: Rule, run_id: str, write: Callable[[BlockRow], None]) -> Callable[[Record, Sent], None] | None:
+    """What to show requests to, so that `write` gets each one's blocks; None where the rule has no blocks."""
+    if not isinstance(rule, BlockRule):
+        return None
+    chains = BlockChains(rule.block_size, run_id)
+
+    def observe(record: Record, sent: Sent) -> None:
+        write(chains.row(sent.key, record.session_id, record.attempt, sent.salt, sent.ids, sent.output_ids))
+
+    return observe
 
 
 async def expectation_warnings(expecting: Awaitable[Outcome]) -> list[Warning]:

@@ -26,6 +26,7 @@ from kvbench.replay.budget import Budget
 from kvbench.replay.environment import environment
 from kvbench.replay.expectation import (
     PromptReplay,
+    block_rows,
     expect_hits,
     expectation_warnings,
     incomplete_expectation,
@@ -350,7 +351,10 @@ class _Replay:
             self.warnings.append(no_expectation(error.message))
             return
         sent, tokenize = prompts.prompts(self.records), self._sender().tokenize
-        self.warnings += await expectation_warnings(expect_hits(sent, tokenize, rule, plan.settings, emit, local))
+        blocks = block_rows(rule, self.writer.info.run_id, self.writer.blocks)
+        self.warnings += await expectation_warnings(
+            expect_hits(sent, tokenize, rule, plan.settings, emit, local, blocks)
+        )
 
     def _local_ids(self) -> LocalIds | None:
         name = self.plan.profile.tokenizer

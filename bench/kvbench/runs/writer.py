@@ -20,6 +20,7 @@ import msgspec
 
 from kvbench.errors import FailedError, KvbenchError, UsageError
 from kvbench.model import Expectation, Record, RunInfo
+from kvbench.runs.blocks import BLOCKS_FILE, BlockRow
 from kvbench.runs.lock import LOCK_NAME, lock_run
 
 RUN_FILE = "run.json"
@@ -177,6 +178,10 @@ class RunWriter:
         """Append what an attempt was expected to hit; readers join it to the record by request_id and attempt."""
         row = ExpectationRow(request_id=request_id, attempt=attempt, expectation=expectation)
         self._append(EXPECTATIONS_FILE, to_json(row) + b"\n")
+
+    def blocks(self, row: BlockRow) -> None:
+        """Append the blocks of one request, in the order of sending."""
+        self._append(BLOCKS_FILE, to_json(row) + b"\n")
 
     def update(self, info: RunInfo) -> None:
         """Replace run.json as a whole: written beside it, synced, then renamed over it."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from kvbench.analysis.fit.inversion import fit_trace
 from kvbench.analysis.fit.ramp import fit_capacity
-from kvbench.model import FitReport, Refusal
+from kvbench.model import FitReport
 from kvbench.runs.reader import Run
 
 
@@ -17,16 +18,7 @@ def fit_run(run: Run, *, kv_memory_bytes: int | None = None) -> FitReport:
     }
     if probe in fits:
         return fits[probe]()
-    return FitReport(
-        runs=(str(run.path),),
-        refusals=(
-            Refusal(
-                name="capacity_tokens",
-                reason="no estimator knows this kind of run",
-                experiment="kvbench probe capacity",
-            ),
-        ),
-    )
+    return fit_trace(run, kv_memory_bytes)
 
 
 def fit_runs(runs: Sequence[Run], *, kv_memory_bytes: int | None = None) -> FitReport:
