@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvbench.model import Usage
 from kvbench.usage import normalise
@@ -223,6 +225,49 @@ def test_reports_that_do_not_add_up(raw: dict[str, Any], says: str) -> None:
     usage = normalise(raw)
     assert usage.problem is not None
     assert says in usage.problem
+
+
+FIELDS = (
+    "prompt_tokens",
+    "input_tokens",
+    "completion_tokens",
+    "output_tokens",
+    "total_tokens",
+    "prompt_cache_hit_tokens",
+    "prompt_cache_miss_tokens",
+    "cached_tokens",
+    "cached_input_tokens",
+    "cache_read_input_tokens",
+    "cache_creation_input_tokens",
+)
+VALUES = st.one_of(st.none(), st.integers(-2, 300), st.sampled_from([True, "7", 3.5, 8.0, [1], {}]))
+PARTS = (
+    "cached_tokens",
+    "cache_write_tokens",
+    "created_cache_tokens",
+    "reasoning_tokens",
+    "image_tokens",
+    "ephemeral_5m_input_tokens",
+    "ephemeral_1h_input_tokens",
+)
+DETAILS = st.dictionaries(st.sampled_from(PARTS), VALUES)
+NESTED = ("prompt_tokens_details", "input_tokens_details", "completion_tokens_details", "cache_creation")
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), VALUES), st.dictionaries(st.sampled_from(NESTED), DETAILS))
+def test_whatever_is_reported_no_count_contradicts_another(flat: dict[str, Any], nested: dict[str, Any]) -> None:
+    usage = normalise(flat | nested)
+    counts = (usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens, usage.output_tokens)
+    assert all(count is None or (type(count) is int and count >= 0) for count in counts)
+    if usage.input_tokens is not None:
+        assert (usage.cached_tokens or 0) <= usage.input_tokens
+        assert (usage.image_tokens or 0) <= usage.input_tokens
+    if usage.output_tokens is not None:
+        assert (usage.reasoning_tokens or 0) <= usage.output_tokens
+    if usage.cache_write_tokens is not None:
+        assert (usage.cache_write_1h_tokens or 0) <= usage.cache_write_tokens
+    negative = [name for name, value in flat.items() if type(value) is int and value < 0 and name != "total_tokens"]
+    assert not negative or usage.problem is not None
 
 
 def test_not_an_object() -> None:

@@ -8,6 +8,7 @@ import random
 import shutil
 import time
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,15 @@ def test_order_whitespace_keys_and_packing_change_nothing(tmp_path: Path) -> Non
     assert report("--usage", path)["total"] == expected["total"]
 
 
+def test_a_tool_that_gets_its_price_while_it_runs(tmp_path: Path) -> None:
+    rows = [row("2026-10-31T15:59:59Z", 0, 0, 0, end="2026-10-31T16:00:00Z")]
+    rows[0]["usage"]["server_tool_use"] = {"web_fetch_requests": 2}
+    path = usage_file(tmp_path / "u.jsonl", rows)
+    got = report("--usage", path, "--currency", "CNY", "--at", "end", code=0)
+    assert (got["total"]["amount"], got["by_kind"]["tool:fetch"]["tokens"]) == ("0.01", 2)
+    assert [found["kind"] for found in got["findings"]] == ["boundary_unknown"]
+
+
 def test_what_has_no_price_is_named_and_the_sum_is_no_sum(tmp_path: Path) -> None:
     path = tmp_path / "u.jsonl"
     usage_file(
@@ -320,7 +330,9 @@ def test_a_run_costs_what_the_endpoint_charged(tmp_path: Path) -> None:
     with SimProcess.start("deepseek-api", settings=settings, time_scale=0) as sim:
         (tmp_path / "e.toml").write_text(f'url = "{sim.url}"\nmodel = "deepseek-flash"\n')
         where = ("--endpoint", str(tmp_path / "e.toml"), "--out", str(tmp_path / "runs"))
+        began = datetime.now(UTC)
         ran = CliRunner().invoke(app, ["run", str(tmp_path / "t.jsonl"), *where, "--time-scale", "0", "--json"])
+        ended = datetime.now(UTC)
         assert ran.exit_code in (0, 3), ran.output
         for _ in range(200):  # it writes a request's line after the answer's last byte has left
             truth = [json.loads(line) for line in httpx.get(f"{sim.url}/sim/truth").text.splitlines()]
@@ -331,6 +343,7 @@ def test_a_run_costs_what_the_endpoint_charged(tmp_path: Path) -> None:
     got = report(json.loads(ran.stdout)["run"], "--prices", tmp_path / "own.toml")
     assert Decimal(got["total"]["amount"]) == sum(Decimal(each["price"]) for each in truth)
     assert got["by_kind"]["hit"]["tokens"] > 0
+    assert began < datetime.fromisoformat(got["first"]) < datetime.fromisoformat(got["last"]) < ended
 
 
 def test_a_run_stops_before_it_costs_more(tmp_path: Path) -> None:
@@ -424,6 +437,25 @@ def test_an_estimate_of_a_published_trace(tmp_path: Path) -> None:
     wanted = sum(json.loads(line)["output_length"] for line in trace.read_text().splitlines())
     assert got["by_kind"]["output"]["most_tokens"] == wanted
     assert got["total"]["at_most"] == str(Decimal(5_710_530 * 10_000 + wanted * 100_000) / 10**6)
+
+
+def test_an_estimate_knows_what_is_too_short_to_be_cached(tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = [{"kvbench_trace": 1, "name": "t", "block_size": 64}]
+    for number, blocks in enumerate((10, 20)):
+        common = {"session_id": f"s{number}", "output_tokens": 7}
+        ids = list(range(100 * number, 100 * number + blocks))
+        lines.append(common | {"turn": 0, "input_tokens": 64 * blocks, "hash_ids": ids})
+        more = {"input_tokens": 64 * blocks + 64, "keep_blocks": blocks, "hash_ids": [9000 + number]}
+        lines.append(common | {"turn": 1, "delay_s": 1.0} | more)
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    own_book(tmp_path, "steps", ("miss = 10_000", "miss = 10_000\nminimum_cacheable_tokens = 1300"))
+    got = report("--estimate", tmp_path / "t.jsonl", "--model", "m", "--prices", tmp_path / "own.toml")
+    # 1,280 tokens are ten steps, and too few; with the 7 that were generated they are no more steps
+    assert "hit" not in got["by_kind"]
+    own_book(tmp_path, "steps")
+    got = report("--estimate", tmp_path / "t.jsonl", "--model", "m", "--prices", tmp_path / "own.toml")
+    assert got["by_kind"]["hit"]["tokens"] == 1280
+    assert "most_tokens" not in got["by_kind"]["hit"]
 
 
 def test_an_estimate_contains_what_the_run_then_costs(tmp_path: Path) -> None:

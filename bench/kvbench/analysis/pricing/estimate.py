@@ -36,9 +36,8 @@ _RULES: dict[str, StepsRule | UnitsRule | None] = {"steps": StepsRule(), "units"
 
 
 class Predicted(NamedTuple):
-    """One request of a trace. Tokens; output None: the model decides."""
+    """Hits of one request, in tokens."""
 
-    request: BlockRequest
     floor: int
     ceiling: int
 
@@ -114,12 +113,15 @@ class _Fold:
             raise UsageError("the trace names no model, so nothing has a price", hint="add --model M")
         moment = self._start + timedelta(seconds=request.start_s)
         self._last = max(self._last, moment)
+        least_hit = 0
         try:
             found = self._prices.find(name, moment, Usage(input_tokens=request.input_tokens))
             rule = found.book.models[found.row.model].hit_rule
+            least_hit = found.row.minimum_cacheable_tokens or 0
         except CannotPrice:
             rule = "none"
         predicted = self._predict(request, rule)
+        floor, ceiling = (hits if hits >= least_hit else 0 for hits in (predicted.floor, predicted.ceiling))
         self._rules.add(rule)
         wanted = request.output_tokens
         self._open += wanted is None
@@ -127,10 +129,10 @@ class _Fold:
         priced = [
             self._price(request, name, moment, hits, output, most if output_open else None, output_open)
             for hits, output, output_open in (
-                (predicted.ceiling, 1, False),
-                (predicted.floor, 1, True),
-                (predicted.ceiling, most or 1, wanted is None),
-                (predicted.floor, most or 1, wanted is None),
+                (ceiling, 1, False),
+                (floor, 1, True),
+                (ceiling, most or 1, wanted is None),
+                (floor, most or 1, wanted is None),
             )
         ]
         good = [each for each in priced if isinstance(each, Priced)]
@@ -186,12 +188,12 @@ class _Fold:
         if before is not None and sure >= before.input_tokens // size * size:
             possible = max(possible, min(tokens, before.input_tokens + (before.output_tokens or tokens)))
         if rule is None:
-            return Predicted(request, 0, possible)
+            return Predicted(0, possible)
         if isinstance(rule, UnitsRule) and before is not None:
             pause_s = request.start_s - before.end_s
             whole = sure >= before.input_tokens // size * size
             sure = sure if whole and rule.build_s <= pause_s <= rule.lifetime_s else 0
-        return Predicted(request, rule.floor_tokens(sure, tokens), max(rule.ceiling_tokens(possible, tokens), 0))
+        return Predicted(rule.floor_tokens(sure, tokens), rule.ceiling_tokens(possible, tokens))
 
     # -------------------------------------------------------------------------------------------------------- report
 

@@ -143,6 +143,9 @@ class PriceFold:
             self._without_end += 1
             self._other_moment = self._other_moment.plus(got.amount)
             return
+        if self._same_at(billable, got, billable.start if self._at == "end" else billable.end):
+            self._other_moment = self._other_moment.plus(got.amount)
+            return
         other = self._prices.price(billable, "end" if self._at == "start" else "start")
         if isinstance(other, Unpriced):
             self._finding("boundary_unknown").add(got.request_id, got.amount)
@@ -156,6 +159,14 @@ class PriceFold:
             change = abs(other.amount.exact - got.amount.exact)
             tokens = sum(part.tokens for part in got.parts)
             self._finding("boundary").add(got.request_id, Money(change, change), tokens)
+
+    def _same_at(self, billable: Billable, got: Priced, moment: datetime) -> bool:
+        """Whether the same row decides, as it does for nearly all. Tools have dates of their own."""
+        try:
+            found = self._prices.find(billable.model, moment, got.usage, batch=billable.batch)
+        except CannotPrice:
+            return False
+        return found.row is got.row and found.peak == got.peak and not got.usage.server_tools
 
     def _doubts(self, billable: Billable, got: Priced) -> None:
         usage, row = got.usage, got.row
