@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from kvbench import __version__
-from kvbench.cli import claims, fit, model, price, prices, probe, run, runs, show, sim, trace
+from kvbench.cli import claims, fit, model, plan, price, prices, probe, run, runs, show, sim, trace
 from kvbench.errors import EXIT_FAILED, EXIT_INTERRUPTED, KvbenchError
 from kvbench.render.text import safe
 
@@ -53,6 +53,7 @@ app.command("price")(price.price)
 app.command("prices")(prices.prices)
 app.add_typer(probe.app, name="probe")
 app.command("fit")(fit.fit)
+app.command("plan")(plan.plan)
 
 
 def _safe(message: str) -> str:
