@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -16,10 +16,6 @@ from kvbench.cli.trace_options import (
     TraceArgument,
     given_bytes_per_token,
 )
-
-if TYPE_CHECKING:
-    from kvbench.traces.blocks import BlockedTrace
-    from kvbench.traces.native import TraceFile
 
 
 def curve(
@@ -78,6 +74,7 @@ def curve(
     from kvbench.render.curve_text import curve_json, curve_lines
     from kvbench.traces.blocks import BlockedTrace
     from kvbench.traces.bundled import resolve_trace
+    from kvbench.traces.curve.doubts import doubts
     from kvbench.traces.curve.measure import Asked, fine_curve, measure
     from kvbench.traces.curve.traffic import read_traffic
     from kvbench.traces.importing import open_workload
@@ -111,12 +108,7 @@ def curve(
                 hint="a source with hash ids or text has one",
             )
         traffic = read_traffic(blocked)
-        notes = _notes(opened, times, blocked)
-        if _all_start_at_once(opened) and traffic.start_s[0] < traffic.start_s[-1]:
-            notes.append(
-                f"all {opened.tree_count:,} session trees start at the same time, each by its own clock: how they "
-                "overlap here is not how they did, and the curve hangs on it"
-            )
+        notes = doubts(opened, times, blocked, traffic)
     if counts is not None and not blocked.text_turns:
         raise UsageError(
             f"--tokenizer {tokenizer}: {opened.path} has no text to count",
@@ -170,28 +162,3 @@ def _rates(text: str | None) -> list[float]:
     if not all(0 < rate <= 1 for rate in found):
         raise UsageError(f"--hit-rate {text}: not a list of rates above 0, up to 1", hint="as --hit-rate 0.5,0.9")
     return found
-
-
-def _all_start_at_once(trace: TraceFile) -> bool:
-    entries = trace.tree_entries
-    return len(entries) > 1 and all(entry.start_s == entries[0].start_s for entry in entries)
-
-
-def _notes(trace: TraceFile, times: str, blocked: BlockedTrace) -> list[str]:
-    """What a reader of the figures has to know beside the rule."""
-    notes = []
-    imported = trace.imported
-    dated_by_end = imported.marker.get("end", 0) if imported is not None else 0
-    if dated_by_end and times == "recorded":
-        notes.append(
-            f"the source dates {dated_by_end:,} sub-agents by their end, to judge by their durations, and writes the "
-            "times of their requests as if it were their start: here requests go by the times as they are written; "
-            "--times replay puts sub-agents where they will have run"
-        )
-    if doubt := blocked.text_doubt():
-        notes.append(doubt)
-    if blocked.other_parts:
-        notes.append(
-            f"{blocked.other_parts:,} parts of messages are not text (pictures, files): each is counted as one token"
-        )
-    return notes

@@ -19,12 +19,9 @@ from kvbench.errors import InputError, KvbenchError
 
 TOKENS_AT_MOST = 10**12
 BYTES_AT_MOST = 10**18
-_UNITS = {"": 1, "B": 1} | {
-    f"{prefix}{suffix}": base**power
-    for power, prefix in enumerate(("k", "M", "G", "T"), 1)
-    for suffix, base in (("B", 1000), ("iB", 1024))
+_UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | {
+    f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)
 }
-_UNITS["KiB"] = _UNITS.pop("kiB")
 _AMOUNT = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][+]?[0-9]{1,2})?)\s*([A-Za-z]*?)\s*(/s)?\s*")
 
 
@@ -52,19 +49,18 @@ def load_plan(path: Path | None, options: Mapping[str, Any]) -> tuple[Profile, S
 
 def amount(source: Source, field: str, given: Amount, *, least: int = 1) -> int:
     """Whole bytes of a number, or of a text with a unit; a rate may end in /s."""
-    value = given
     if isinstance(given, str):
         found = _AMOUNT.fullmatch(given)
-        if found is None or found[2] not in _UNITS:
+        unit = 1 if found is None or not found[2] else _UNITS.get(found[2])
+        if found is None or unit is None:
             raise source.wrong(
                 field,
                 f"{given!r} is no number of bytes; allowed: 40e9, 40_000_000_000, or with one of "
-                f"{', '.join(unit for unit in _UNITS if unit)}, as 80 GiB",
+                f"{', '.join(_UNITS)}, as 80 GiB",
             )
-        value = float(Fraction(found[1]) * _UNITS[found[2]])
-        exact = int(Fraction(found[1]) * _UNITS[found[2]])
+        exact = int(Fraction(found[1].replace("_", "")) * unit)
     else:
-        exact = int(value) if math.isfinite(value) else -1  # type: ignore[arg-type]
+        exact = int(given) if math.isfinite(given) else -1
     if not least <= exact <= BYTES_AT_MOST:
         raise source.wrong(field, f"{given} is not allowed: from {least} to {BYTES_AT_MOST:.0e} bytes")
     return exact

@@ -63,7 +63,7 @@ class Plan:
         money = self._money(work)
         if not rows and work is None and not money["costs"] and money["needed"] is None:
             if self.missing:
-                told = "; ".join(f"{each['what']} needs {each['needs']}" for each in self.missing)
+                told = "; ".join(f"{each['what']}: needs {each['needs']}" for each in self.missing)
                 raise UsageError(f"nothing to plan: {told}", hint=_HINT)
             raise UsageError("nothing to plan", hint=_HINT)
         return {

@@ -39,7 +39,8 @@ class Source(msgspec.Struct, frozen=True):
         if self.path is None or field in self.options:
             name = OPTIONS.get(field, field)
             return UsageError(f"{name}: {message}", hint=hint)
-        return InputError(message, path=self.path, line=line_of(self.text, field), field=field, hint=hint)
+        line = line_of(self.text, field) or line_of(self.text, field.rpartition(".")[0] or field)
+        return InputError(message, path=self.path, line=line, field=field, hint=hint)
 
     def beside(self, field: str, name: str) -> str:
         """A path of the profile counts from the profile's directory, where there is such a file."""

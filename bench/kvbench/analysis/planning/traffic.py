@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from kvbench.errors import RefusedError
 from kvbench.traces.blocks import BlockedTrace
+from kvbench.traces.curve.doubts import doubts
 from kvbench.traces.curve.hits import Found, find
 from kvbench.traces.curve.measure import Asked, Measured, measure
 from kvbench.traces.curve.traffic import Traffic, TrafficReader
@@ -103,7 +104,7 @@ def observe(trace: TraceFile) -> Observed:
     if not curve.input_tokens.sum():
         raise RefusedError(f"{trace.path}: not one token of input in it: there is nothing to plan for")
     by_time = np.argsort(np.array(starts), kind="stable")
-    notes = [] if (doubt := blocked.text_doubt()) is None else [doubt]
+    notes = doubts(trace, "recorded", blocked, curve)
     if without:
         notes.append(f"{without:,} requests have no length of their answer, which counts as none: costs are floors")
     if blocked.recorded_trees and not timed and len(begins) < len(starts):
