@@ -1,0 +1,252 @@
+"""The verdict on new runs: every gate judged on its own, together by Holm, or refused with the reasons."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from kvbench.analysis.gate.decide import (
+    ALPHA,
+    MIN_RUNS,
+    PASS_LEVEL,
+    Test,
+    enough,
+    holm,
+    one_sample,
+    outcomes,
+    share_bounds,
+    two_samples,
+)
+from kvbench.analysis.gate.evidence import Evidence
+from kvbench.analysis.gate.expression import Gate
+from kvbench.analysis.gate.power import fail_power, pass_power, runs_for_share, runs_needed, runs_needed_for_value
+from kvbench.analysis.gate.validity import Treatment, refusals, too_many_failed
+
+Outcome = Literal["pass", "fail", "inconclusive", "refused"]
+
+STORED_NOTE = (
+    "the runs are not interleaved, as --allow-order accepts: with 2% of noise from night to night 4 to 7% of nights "
+    "fail though nothing changed; run again before you believe a FAIL"
+)
+
+
+_OF_A_TEST = (
+    *("change", "low", "high", "p", "p_holm", "test", "spread", "power_fail", "power_fail_family", "power_pass"),
+    *("fail_at_threshold", "runs_needed", "runs_needed_family"),
+)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """verdict: refused, else fail if any gate fails, else inconclusive if any is, else pass. gates: a JSON object each
+    (`_figures` says its fields). reasons: of a refusal. notes: what to know beside it.
+    """
+
+    verdict: Outcome
+    gates: list[dict[str, Any]]
+    reasons: list[str]
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A gate with its values on the tested scale, or the reason why there are none."""
+
+    gate: Gate
+    base: np.ndarray[Any, np.dtype[np.float64]]
+    new: np.ndarray[Any, np.dtype[np.float64]]
+    test: Test | None
+    reason: str | None
+    turns: float | None = None
+    """A run, where a share is judged by its counts."""
+
+
+def judge(
+    base: Sequence[Evidence],
+    new: Sequence[Evidence],
+    gates: Sequence[Gate],
+    *,
+    treatments: Sequence[Treatment] = (),
+    allow_order: bool = False,
+) -> Judged:
+    """Judge `new` against `base` (empty where no gate needs one). UsageError: a treatment names nothing."""
+    reasons = refusals(base, new, treatments, allow_order=allow_order)
+    failed = too_many_failed([*base, *new])
+    if failed and not any(gate.metric.word == "errors" for gate in gates):
+        reasons += [
+            f"{text}: latencies would be of what succeeded; gate the failures too, errors>1%" for text in failed
+        ]
+    rows = [_row(gate, base, new, failed) for gate in gates]
+    tested = [i for i, row in enumerate(rows) if row.test is not None]
+    adjusted = holm(np.array([float(row.test.p) for row in rows if row.test is not None])) if tested else np.array([])
+    p_holm = dict(zip(tested, adjusted.tolist(), strict=True))
+    found = [_figures(row, p_holm.get(i), len(rows), refused=bool(reasons)) for i, row in enumerate(rows)]
+    verdicts = {gate["verdict"] for gate in found}
+    verdict: Outcome = (
+        "refused"
+        if reasons
+        else "fail"
+        if "fail" in verdicts
+        else "inconclusive"
+        if "inconclusive" in verdicts
+        else "pass"
+    )
+    return Judged(verdict, found, reasons, _notes(rows, allow_order=allow_order and bool(base)))
+
+
+def _row(gate: Gate, base: Sequence[Evidence], new: Sequence[Evidence], failed: Sequence[str]) -> _Row:
+    sides = [base, new] if gate.kind != "value" else [new]
+    values = [[run.value(gate.metric, gate.stat) for run in side] for side in sides]
+    reason = _unusable(gate, sides, values, failed)
+    if any(value is None or (gate.log and value <= 0) for side in values for value in side):
+        return _Row(gate, np.array([]), np.array([]), None, reason)
+    arrays = [np.array(side, dtype=float) for side in values]
+    scaled = [gate.sign * (np.log(side) if gate.log else side) for side in arrays]
+    before, after = scaled if len(scaled) == 2 else (np.array([]), scaled[0])
+    if any(len(side) < 2 for side in scaled):
+        return _Row(gate, before, after, None, reason)
+    test = two_samples(before, after) if gate.kind != "value" else one_sample(after, gate.threshold)
+    if gate.kind == "value" and gate.metric.word == "errors" and gate.sign > 0:
+        test = _with_counts(test, new, gate.threshold)
+        turns = sum((run.completed or 0) + (run.failed or 0) for run in new) / len(new)
+        return _Row(gate, before, after, test, reason, turns)
+    return _Row(gate, before, after, test, reason)
+
+
+def _with_counts(test: Test, new: Sequence[Evidence], limit: float) -> Test:
+    """Failures may be so few that no run has one: the binomial's own uncertainty counts where it is the larger."""
+    failed = sum(run.failed or 0 for run in new)
+    p, upper = share_bounds(failed, failed + sum(run.completed or 0 for run in new), limit)
+    return test._replace(p=np.maximum(test.p, p), upper=np.maximum(test.upper, upper))
+
+
+def _unusable(
+    gate: Gate, sides: Sequence[Sequence[Evidence]], values: Sequence[Sequence[float | None]], failed: Sequence[str]
+) -> str | None:
+    """Why a gate cannot have a verdict, whatever its figures."""
+    if gate.metric.word == "cost":
+        return "no run is priced: kvbench price RUN"
+    silent = [
+        run.label
+        for side, found in zip(sides, values, strict=True)
+        for run, value in zip(side, found, strict=True)
+        if value is None
+    ]
+    if silent:
+        goal = "; name the SLOs it counts, --slo 'ttft<2s'" if gate.metric.word in ("goodput", "good_fraction") else ""
+        return f"not reported in {silent[0]}{_more(silent)}{goal}"
+    if gate.log and any(value is not None and value <= 0 for found in values for value in found):
+        return "a value is 0, so there is no ratio to it: use a difference in the metric's own unit"
+    if failed and gate.metric.word != "errors":
+        return f"{failed[0]}{_more(failed)}: what succeeded says nothing of the rest"
+    if gate.kind == "value":
+        if len(sides[0]) < MIN_RUNS:
+            return f"too few runs: {len(sides[0])} of at least {MIN_RUNS}"
+    elif not enough(len(sides[0]), len(sides[1])):
+        return f"too few runs: {len(sides[0])} + {len(sides[1])}; from 5 + 5 on (or 3 new and 7 baseline) one can tell"
+    return None
+
+
+def _more(names: Sequence[str]) -> str:
+    return f" and {len(names) - 1} more" if len(names) > 1 else ""
+
+
+def _figures(row: _Row, p_holm: float | None, family: int, *, refused: bool) -> dict[str, Any]:
+    """A gate as a JSON object.
+
+    base, new: mean over runs, geometric where the scale is log, in the metric's unit. ratio: new / base. scale: what
+    low, high and change are (ratio, difference or value); [low, high] is the 90% interval, so that each end is a
+    one-sided 95% bound. p: one-sided, of no change (or of the limit); p_holm: within all gates. spread: standard
+    deviation between runs of one side, on the tested scale (log, so about relative, where `log`). power_fail: the
+    chance, with these runs and this spread, of FAIL at a change as large as the pass bound, alone and as the strictest
+    of the family; power_pass: of PASS when nothing changed; fail_at_threshold: of FAIL when the true change is exactly
+    the threshold. runs_needed: a side, for 80% of both, alone; runs_needed_family likewise.
+    """
+    gate, test = row.gate, row.test
+    found: dict[str, Any] = {
+        "expr": gate.expr,
+        "verdict": "refused" if refused else "inconclusive",
+        "reason": row.reason,
+        "metric": gate.metric.word,
+        "stat": gate.stat,
+        "unit": gate.metric.unit,
+        "scale": gate.kind,
+        "log": gate.log,
+        "fails_beyond": _back(gate, gate.threshold),
+        "passes_within": _back(gate, gate.pass_bound),
+        "base": _mean(gate, row.base),
+        "new": _mean(gate, row.new),
+        "n_base": len(row.base),
+        "n_new": len(row.new),
+    }
+    before, after = found["base"], found["new"]
+    found["ratio"] = after / before if before and after is not None else None
+    found |= dict.fromkeys(_OF_A_TEST)
+    if test is None:
+        return found
+    if row.reason is None and not refused:
+        found["verdict"] = str(outcomes(test, np.array(p_holm), gate.threshold, gate.pass_bound))
+    ends = sorted((_back(gate, float(test.lower)), _back(gate, float(test.upper))))
+    sd = float(test.sd)
+    return found | {
+        "change": _back(gate, float(test.estimate)),
+        "low": ends[0],
+        "high": ends[1],
+        "interval_level": 2 * PASS_LEVEL - 1,
+        "p": float(test.p),
+        "p_holm": p_holm,
+        "test": "one-sample t" if gate.kind == "value" else "Welch's t" if bool(test.welch) else "pooled t",
+        "spread": sd,
+        **_power(row, sd, family),
+    }
+
+
+def _power(row: _Row, sd: float, family: int) -> dict[str, Any]:
+    gate, strict = row.gate, ALPHA / family
+    if gate.kind == "value":
+        assert row.test is not None
+        margin = gate.threshold - float(row.test.estimate)
+        counted = 1 if row.turns is None else runs_for_share(float(row.test.estimate), row.turns, gate.threshold)
+        found = [runs_needed_for_value(sd, margin, alpha=alpha) for alpha in (ALPHA, strict)]
+        alone, within = (None if n is None or counted is None else max(n, counted) for n in found)
+        return {"runs_needed": alone, "runs_needed_family": within}
+    n, bounds = (len(row.base), len(row.new)), {"threshold": gate.threshold, "pass_bound": gate.pass_bound}
+    return {
+        "power_fail": fail_power(*n, sd, gate.pass_bound, threshold=gate.threshold),
+        "power_fail_family": fail_power(*n, sd, gate.pass_bound, threshold=gate.threshold, alpha=strict),
+        "power_pass": pass_power(*n, sd, pass_bound=gate.pass_bound),
+        "fail_at_threshold": fail_power(*n, sd, gate.threshold, threshold=gate.threshold),
+        "runs_needed": runs_needed(sd, **bounds),
+        "runs_needed_family": runs_needed(sd, **bounds, alpha=strict),
+    }
+
+
+def _back(gate: Gate, value: float) -> float:
+    """From the tested scale to a ratio, a difference or a value in the metric's unit."""
+    return math.exp(gate.sign * value) if gate.log else gate.sign * value
+
+
+def _mean(gate: Gate, values: np.ndarray[Any, np.dtype[np.float64]]) -> float | None:
+    return _back(gate, float(values.mean())) if len(values) else None
+
+
+def _notes(rows: Sequence[_Row], *, allow_order: bool) -> list[str]:
+    notes = [STORED_NOTE] if allow_order else []
+    for row in rows:
+        test, gate = row.test, row.gate
+        if test is None or gate.kind == "value":
+            continue
+        if -float(test.estimate) > gate.pass_bound and float(test.upper) < 0:
+            notes.append(
+                f"{gate.expr}: better by more than the pass bound; was the same work done? "
+                "(cached answers, shorter outputs, another model)"
+            )
+        if bool(test.welch):
+            notes.append(
+                f"{gate.expr}: the sides' spreads differ beyond chance, so Welch's t takes the place of the pooled"
+            )
+    return notes

@@ -1,0 +1,45 @@
+"""From what is written on the command line to the runs it means."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Sequence
+from pathlib import Path
+
+from kvbench.analysis.gate.evidence import Evidence, from_run
+from kvbench.analysis.slo import Slo
+from kvbench.errors import InputError
+from kvbench.runs.reader import RUNS_DIR, resolve_run
+from kvbench.runs.writer import RUN_FILE
+
+
+def expand(given: Sequence[str], base: Path = RUNS_DIR) -> list[str]:
+    """Comma lists and globs (of paths, or of ids under `base`) as single names, in the order given. A name that is
+    given twice stays twice: what it means is for the reader to judge. InputError where a glob matches nothing.
+    """
+    names: list[str] = []
+    for part in [part.strip() for text in given for part in text.split(",") if part.strip()]:
+        if not glob.has_magic(part) or Path(part).exists():
+            names.append(part)
+            continue
+        found = sorted(glob.glob(part)) or sorted(glob.glob(str(base / part)))
+        if not found:
+            raise InputError("matches no run", path=part, hint="kvbench runs   lists the runs there are")
+        names += found
+    return names
+
+
+def run_directories(given: Sequence[str]) -> list[Path]:
+    """The run directories meant. A directory of runs is not one run: a glob says which of it."""
+    return [resolve_run(name) for name in expand(given)]
+
+
+def load_side(given: Sequence[str], slos: tuple[Slo, ...] = ()) -> list[Evidence]:
+    """Runs of one side, kvbench's and other tools' results."""
+    found: list[Evidence] = []
+    for name in expand(given):
+        path = Path(name)
+        if path.is_file() and not (path.parent / RUN_FILE).is_file():
+            raise InputError("not a run directory", path=path)
+        found.append(from_run(resolve_run(name), slos))
+    return found

@@ -1,0 +1,65 @@
+"""`kvbench gate`: are new runs worse than a baseline?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def gate(
+    new: Annotated[
+        list[str], typer.Argument(metavar="NEW...", help="Runs to judge: directories, ids, globs, or result files.")
+    ],
+    baseline: Annotated[
+        list[str] | None,
+        typer.Option(metavar="BASE,...", help="Runs to judge against: a comma list or a glob; may be given again."),
+    ] = None,
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(metavar="EXPR", help="METRIC.STAT>+3%, METRIC<-0.02, METRIC>1%; may be given again."),
+    ] = None,
+    slo: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="EXPR",
+            help="What must hold: ttft.p95<2s of the new runs; ttft<2s of a request that counts in the goodput.",
+        ),
+    ] = None,
+    treatment: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FIELD[=VALUE]", help="A field of run.json that is meant to differ between the sides."),
+    ] = None,
+    allow_order: Annotated[
+        bool, typer.Option("--allow-order", help="Accept runs that are not interleaved, such as stored ones.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Judge NEW runs against a baseline: exit 0 pass, 1 fail, 3 inconclusive or refused."""
+    import msgspec
+
+    from kvbench.analysis.gate.expression import parse_fail_if, parse_slo
+    from kvbench.analysis.gate.judge import judge
+    from kvbench.analysis.gate.sources import load_side
+    from kvbench.analysis.gate.validity import Treatment
+    from kvbench.analysis.slo import Slo
+    from kvbench.errors import EXIT_CHECK_FAILED, EXIT_INCONCLUSIVE, EXIT_OK, UsageError
+    from kvbench.render.gatetext import gate_lines
+
+    wanted = [parse_slo(text) for text in slo or ()]
+    slos = tuple(goal for goal in wanted if isinstance(goal, Slo))
+    gates = [parse_fail_if(text) for text in fail_if or ()]
+    gates += [goal for goal in wanted if not isinstance(goal, Slo)]
+    treatments = [Treatment.parse(text) for text in treatment or ()]
+    if not gates:
+        raise UsageError("nothing to judge by", hint="for example --fail-if 'ttft.geomean>+3%' --slo 'ttft.p95<2s'")
+    relative = [gate.expr for gate in gates if gate.kind != "value"]
+    if relative and not baseline:
+        raise UsageError(f"{relative[0]} needs a baseline", hint="--baseline RUN,RUN,... or --baseline 'runs/*-base-*'")
+    base = load_side(baseline or (), slos)
+    judged = judge(base, load_side(new, slos), gates, treatments=treatments, allow_order=allow_order)
+    if json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(judged), indent=2).decode())
+    else:
+        typer.echo("\n".join(gate_lines(msgspec.to_builtins(judged))))
+    raise typer.Exit({"pass": EXIT_OK, "fail": EXIT_CHECK_FAILED}.get(judged.verdict, EXIT_INCONCLUSIVE))

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from tests.analysis.gate.runs import abba, made
+
+from kvbench.analysis.gate.expression import Gate, parse_fail_if, parse_slo
+from kvbench.analysis.gate.judge import judge
+
+BASE = [1.00, 1.01, 0.99, 1.005, 0.995]
+
+
+def worse(by: float) -> list[float]:
+    return [value * by for value in BASE[::-1]]
+
+
+@pytest.mark.parametrize(
+    ("by", "verdict"), [(1.0, "pass"), (1.10, "fail"), (1.025, "pass"), (1.0451, "fail"), (0.8, "pass")]
+)
+def test_the_runs_decide(by: float, verdict: str) -> None:
+    base, new = abba(BASE, worse(by))
+    judged = judge(base, new, [parse_fail_if("ttft.geomean>+3%")])
+    assert judged.verdict == verdict
+    (gate,) = judged.gates
+    assert (gate["n_base"], gate["n_new"], gate["test"]) == (5, 5, "pooled t")
+    assert gate["ratio"] == pytest.approx(by)
+    assert gate["low"] < by < gate["high"]
+    assert gate["base"] == pytest.approx(math.prod(BASE) ** 0.2)
+    assert any("better by more" in note for note in judged.notes) is (by == 0.8)
+
+
+def test_noise_is_inconclusive_and_says_how_many_runs_it_needs() -> None:
+    noisy = [1.0, 1.1, 0.9, 1.05, 0.95]
+    (gate,) = judge(*abba(noisy, [1.02 * v for v in noisy]), [parse_fail_if("ttft.geomean>+3%")]).gates
+    assert gate["verdict"] == "inconclusive"
+    assert gate["runs_needed"] > 20
+    assert gate["power_fail"] < 0.3
+
+
+def test_too_few_is_never_a_pass() -> None:
+    base, new = abba(BASE[:4], BASE[:4])
+    judged = judge(base, new, [parse_fail_if("ttft.geomean>+3%")])
+    assert judged.verdict == "inconclusive"
+    assert "too few runs: 4 + 4" in judged.gates[0]["reason"]
+    one = judge(base[:1], new[:1], [parse_fail_if("ttft.geomean>+3%")], allow_order=True)
+    assert (one.verdict, one.gates[0]["p"]) == ("inconclusive", None)
+    assert one.gates[0]["ratio"] == pytest.approx(1.0)
+
+
+def test_holm_over_the_gates() -> None:
+    base, new = abba(BASE, worse(1.032))
+    expr = "ttft.geomean>+3%"
+    (alone,) = judge(base, new, [parse_fail_if(expr)]).gates
+    family = judge(base, new, [parse_fail_if(expr), parse_fail_if("hit_rate<-0.02"), parse_slo("ttft.p95<2s")])
+    assert alone["p_holm"] == alone["p"]
+    assert family.gates[0]["p_holm"] == pytest.approx(2 * alone["p"]), "hit_rate is not reported, so two are tested"
+    assert family.gates[1]["reason"].startswith("not reported in B0 and 9 more")
+    assert family.verdict == "fail", "a fail stands beside what is inconclusive"
+
+
+def test_a_difference_that_is_exact() -> None:
+    gate = [parse_fail_if("hit_rate<-0.02")]
+    same = judge(*abba([0.907] * 5, [0.907] * 5, "hit_rate"), gate)
+    fell = judge(*abba([0.907] * 5, [0.857] * 5, "hit_rate"), gate)
+    assert (same.verdict, fell.verdict) == ("pass", "fail")
+    assert fell.gates[0]["change"] == pytest.approx(-0.05)
+    assert (fell.gates[0]["low"], fell.gates[0]["high"]) == (pytest.approx(-0.05), pytest.approx(-0.05))
+
+
+@pytest.mark.parametrize(
+    ("failed", "turns", "verdict"),
+    [(0, 100, "pass"), (0, 50, "inconclusive"), (6, 100, "fail"), (1, 100, "inconclusive")],
+)
+def test_failures_are_judged_by_their_count(failed: int, turns: int, verdict: str) -> None:
+    new = [
+        made(
+            f"N{i}",
+            i,
+            {"errors": failed / turns, "ttft": 1.0},
+            completed=turns - failed,
+            failed=failed,
+            requested=turns,
+        )
+        for i in range(5)
+    ]
+    judged = judge([], new, [parse_fail_if("errors>1%"), parse_fail_if("ttft.p50>2s")])
+    assert judged.gates[0]["verdict"] == verdict
+    assert judged.gates[1]["verdict"] == ("inconclusive" if failed == 6 else "pass")
+    if failed == 6:
+        only = judge([], new, [parse_fail_if("ttft.p50>2s")])
+        assert only.verdict == "refused", "latencies of what succeeded flatter the endpoint"
+
+
+def test_an_absolute_value_needs_no_baseline() -> None:
+    slo = parse_slo("ttft.p95<2s")
+    assert isinstance(slo, Gate)
+    for factor, verdict in ((1.0, "pass"), (2.5, "fail"), (1.995, "inconclusive")):
+        new = [made(f"N{i}", i, {"ttft": factor * value}) for i, value in enumerate(BASE)]
+        assert judge([], new, [slo]).verdict == verdict
+    assert judge([], new[:2], [slo]).gates[0]["reason"] == "too few runs: 2 of at least 3"
+
+
+def test_refused_with_the_figures_for_reference() -> None:
+    base, new = abba(BASE, worse(1.1))
+    judged = judge([*base, base[0]], new, [parse_fail_if("ttft.geomean>+3%")])
+    assert judged.verdict == judged.gates[0]["verdict"] == "refused"
+    assert judged.gates[0]["ratio"] == pytest.approx(1.1, rel=0.01)
+    assert judged.reasons == ["B0 is given twice: each run counts once"]
+
+
+def test_stored_runs_are_allowed_and_said() -> None:
+    base = [made(f"B{i}", i, {"ttft": BASE[i % 5]}) for i in range(20)]
+    new = [made(f"N{i}", 100 + i, {"ttft": BASE[i]}) for i in range(3)]
+    gate = [parse_fail_if("ttft.geomean>+3%")]
+    assert judge(base, new, gate).verdict == "refused"
+    allowed = judge(base, new, gate, allow_order=True)
+    assert allowed.verdict == "pass"
+    assert "4 to 7%" in allowed.notes[0]
+
+
+def test_cost_is_not_judged_before_it_is_priced() -> None:
+    (gate,) = judge(*abba(BASE, BASE), [parse_fail_if("cost>+5%")]).gates
+    assert (gate["verdict"], gate["reason"]) == ("inconclusive", "no run is priced: kvbench price RUN")

@@ -1,0 +1,77 @@
+"""`kvbench gate` as a script sees it: exit codes, and the JSON it relies on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Kvbench
+from tests.made_runs import make_abba
+
+TTFT = ("--fail-if", "ttft.geomean>+3%")
+NAMES = {"expr", "verdict", "base", "new", "ratio", "low", "high", "p", "n_base", "n_new", "runs_needed"}
+
+
+@pytest.mark.parametrize(("ttft", "verdict", "code"), [(1.0, "pass", 0), (1.2, "fail", 1)])
+def test_a_verdict_and_its_exit_code(kvbench: Kvbench, tmp_path: Path, ttft: float, verdict: str, code: int) -> None:
+    make_abba(tmp_path / "runs", 6, ttft=ttft)
+    done = kvbench("gate", "new-*", "--baseline", "base-*", *TTFT, "--fail-if", "errors>5%", "--json")
+    assert done.returncode == code, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["verdict"], found["reasons"]) == (verdict, [])
+    assert found["gates"][0].keys() >= NAMES
+    assert found["gates"][0]["ratio"] == pytest.approx(ttft, rel=0.02)
+    shown = kvbench("gate", "new-*", "--baseline", "base-*", *TTFT)
+    assert shown.returncode == code
+    assert shown.stdout.splitlines()[-1] == f"verdict: {verdict.upper()}"
+
+
+def test_too_few_is_inconclusive(kvbench: Kvbench, tmp_path: Path) -> None:
+    make_abba(tmp_path / "runs", 2)
+    done = kvbench("gate", "new-*", "--baseline", "base-*", *TTFT, "--json")
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["verdict"] == "inconclusive"
+
+
+def test_a_declared_treatment_is_what_may_differ(kvbench: Kvbench, tmp_path: Path) -> None:
+    make_abba(tmp_path / "runs", 5, server={"server": "vLLM 0.33.0", "model": "tiny"})
+    words = ("gate", "new-*", "--baseline", "base-*", *TTFT, "--json")
+    done = kvbench(*words)
+    assert done.returncode == 3
+    found = json.loads(done.stdout)
+    assert (found["verdict"], found["gates"][0]["verdict"]) == ("refused", "refused")
+    assert found["reasons"] == [
+        "server.server differs: base vLLM 0.32.0, new vLLM 0.33.0; --treatment server.server if that is what is tested"
+    ]
+    assert json.loads(kvbench(*words, "--treatment", "server.server=vLLM 0.33.0").stdout)["verdict"] == "pass"
+
+
+def test_goodput_counts_what_meets_the_slos(kvbench: Kvbench, tmp_path: Path) -> None:
+    make_abba(tmp_path / "runs", 5, ttft=2.5)
+    words = ("--slo", "ttft<300ms", "--fail-if", "good_fraction<-0.05", "--slo", "ttft.p50<1s")
+    done = kvbench("gate", "new-*", "--baseline", "base-*", *words, "--json")
+    assert done.returncode == 1, done.stderr
+    good, absolute = json.loads(done.stdout)["gates"]
+    # 250 ms, and 500 ms on the first of four turns
+    assert (good["base"], good["new"], good["change"]) == (pytest.approx(1), pytest.approx(0.75), pytest.approx(-0.25))
+    assert absolute["verdict"] == "pass"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("new-0", *TTFT), "needs a baseline"),
+        (("new-0", "--baseline", "nights-*", *TTFT), "matches no run"),
+        (("new-0", "--baseline", "base-0", "--fail-if", "speed>+3%"), "ttft, ttft_scheduled"),
+        (("new-0", "--baseline", "base-0", *TTFT, "--treatment", "engine"), "no such field"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_usage_error(
+    kvbench: Kvbench, tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    make_abba(tmp_path / "runs", 1)
+    done = kvbench("gate", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
