@@ -193,11 +193,11 @@ def test_order_whitespace_keys_and_packing_change_nothing(tmp_path: Path) -> Non
 
 
 def test_a_tool_that_gets_its_price_while_it_runs(tmp_path: Path) -> None:
-    rows = [row("2026-10-31T15:59:59Z", 0, 0, 0, end="2026-10-31T16:00:00Z")]
+    rows = [row("2026-10-31T15:59:59Z", 0, 1000, 0, end="2026-10-31T16:00:00Z")]
     rows[0]["usage"]["server_tool_use"] = {"web_fetch_requests": 2}
     path = usage_file(tmp_path / "u.jsonl", rows)
     got = report("--usage", path, "--currency", "CNY", "--at", "end", code=0)
-    assert (got["total"]["amount"], got["by_kind"]["tool:fetch"]["tokens"]) == ("0.01", 2)
+    assert (got["total"]["amount"], got["by_kind"]["tool:fetch"]["tokens"]) == ("0.011", 2)
     assert [found["kind"] for found in got["findings"]] == ["boundary_unknown"]
 
 

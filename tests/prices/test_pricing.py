@@ -130,26 +130,28 @@ def test_hits_that_are_not_told_are_an_interval_and_never_none() -> None:
 
 def test_reasoning_is_inside_the_output() -> None:
     usage = {
-        "prompt_tokens": 0,
-        "cached_tokens": 0,
+        "prompt_tokens": 1_000_000,
+        "cached_tokens": 1_000_000,
         "completion_tokens": 1_000_000,
         "completion_tokens_details": {"reasoning_tokens": 400_000},
     }
-    assert priced(DEEPSEEK, "deepseek-flash", MAY, usage).amount.exact == Decimal("0.28")
+    assert priced(DEEPSEEK, "deepseek-flash", MAY, usage).amount.exact == Decimal("0.0028") + Decimal("0.28")
     assert kinds(
         priced(TEMPLATE, "example-large", JULY, usage | {"prompt_tokens_details": {"cache_write_tokens": 0}})
     ) == {
+        "hit": (1_000_000, Decimal("0.25")),
         "reasoning": (400_000, Decimal("4")),
         "output": (600_000, Decimal("6")),
     }
 
 
 def test_a_placeholder_of_output_is_an_interval() -> None:
-    usage = {"prompt_tokens": 0, "cached_tokens": 0, "completion_tokens": 1}
+    usage = {"prompt_tokens": 1, "cached_tokens": 0, "completion_tokens": 1}
     got = priced(DEEPSEEK, "deepseek-flash", MAY, usage, output_open=True, output_most=1_000_000)
-    assert (got.amount.least, got.amount.most) == (Decimal("0.00000028"), Decimal("0.28"))
+    # one token missed, 0.14 by a million
+    assert (got.amount.least, got.amount.most) == (Decimal("0.00000042"), Decimal("0.28000014"))
     unbounded = priced(DEEPSEEK, "deepseek-flash", MAY, usage, output_open=True)
-    assert (unbounded.amount.least, unbounded.amount.most) == (Decimal("0.00000028"), None)
+    assert (unbounded.amount.least, unbounded.amount.most) == (Decimal("0.00000042"), None)
 
 
 @pytest.mark.parametrize(
@@ -175,17 +177,18 @@ def test_a_batch_may_be_said_of_the_request() -> None:
 
 def test_server_tools_have_a_list_of_their_own() -> None:
     usage = {
-        "prompt_tokens": 0,
+        "prompt_tokens": 1000,
         "cached_tokens": 0,
         "completion_tokens": 0,
         "server_tool_use": {"web_search_requests": 3},
     }
     cny = PriceList([load_book("deepseek")], "CNY")
-    assert priced(cny, "deepseek-flash", NOVEMBER, usage).amount.exact == Decimal("0.015")
+    # three calls at 5 by 1,000, 1,000 tokens at 1 by 1,000,000
+    assert priced(cny, "deepseek-flash", NOVEMBER, usage).amount.exact == Decimal("0.015") + Decimal("0.001")
     assert "no price in USD" in refused(DEEPSEEK, "deepseek-flash", NOVEMBER, usage).why
     before = datetime(2026, 10, 31, 15, 59, 59, tzinfo=UTC)
     assert refused(cny, "deepseek-flash", before, usage).reason == "no_price"
-    assert priced(cny, "deepseek-flash", before + timedelta(seconds=1), usage).amount.exact == Decimal("0.015")
+    assert priced(cny, "deepseek-flash", before + timedelta(seconds=1), usage).amount.exact == Decimal("0.016")
 
 
 def test_the_moment_that_decides_is_an_option() -> None:
@@ -206,6 +209,7 @@ def test_the_moment_that_decides_is_an_option() -> None:
         ("deepseek-chat", MAY, {}, "no_row", "retired on 2026-07-24"),
         ("deepseek-flash", datetime(2025, 1, 1, tzinfo=UTC), {}, "no_row", "2026-04-24"),
         ("deepseek-flash", MAY, {"prompt_tokens": None}, "no_usage", "input_tokens"),
+        ("deepseek-flash", MAY, {"prompt_tokens": 0, "cached_tokens": 0}, "no_usage", "a placeholder"),
         ("deepseek-flash", MAY, {"completion_tokens": None}, "no_usage", "output_tokens"),
         ("deepseek-flash", MAY, {"cached_tokens": 101}, "bad_usage", "101"),
         ("deepseek-flash", MAY, {"prompt_tokens": -1}, "bad_usage", "negative"),
@@ -234,6 +238,11 @@ def test_a_kind_without_a_price_is_refused_and_not_free() -> None:
 def test_no_list_in_a_currency_is_refused_as_a_whole() -> None:
     with pytest.raises(UsageError, match="no list in it; there are CNY, USD"):
         PriceList([load_book("deepseek")], "EUR")
+
+
+def test_two_books_of_one_name_are_refused() -> None:
+    with pytest.raises(UsageError, match="two price books have the name deepseek"):
+        PriceList([load_book("deepseek"), load_book("together"), load_book("deepseek")])
 
 
 def test_money_is_never_rounded() -> None:

@@ -30,6 +30,8 @@ def check_usage(usage: Usage) -> None:
     missing = [name for name in ("input_tokens", "output_tokens") if getattr(usage, name) is None]
     if missing:
         raise CannotPrice("no_usage", f"{' and '.join(missing)} not reported")
+    if usage.input_tokens == 0:
+        raise CannotPrice("no_usage", "input_tokens is 0, which no prompt has: a placeholder for what was not reported")
 
 
 def price_parts(billable: Billable, row: PriceRow, book: Book, moment: datetime, *, peak: bool) -> tuple[Part, ...]:

@@ -32,11 +32,17 @@ class Found(msgspec.Struct, frozen=True):
 class PriceList:
     """Some books, and the currency of one list. currency None: each book's own.
 
-    Raises UsageError where no book has the currency asked for.
+    Raises UsageError where no book has the currency asked for, and for two books of one name.
     """
 
     def __init__(self, books: Sequence[Book], currency: str | None = None) -> None:
         self.books = tuple(books)
+        names = [book.name for book in books]
+        twice = next((book for book in books if names.count(book.name) > 1), None)
+        if twice is not None:
+            raise UsageError(
+                f"two price books have the name {twice.name}", hint="give one of them, or another name in its TOML"
+            )
         self.currency = currency
         known = sorted({each for book in books for each in book.currencies})
         if currency is not None and currency not in known:
