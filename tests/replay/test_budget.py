@@ -174,6 +174,6 @@ async def test_what_has_no_bound_is_refused(request_body: dict[str, Any], says: 
 
 
 def test_several_currencies_are_refused() -> None:
-    books = [parse_book(BOOK, "a"), parse_book(BOOK.replace("USD", "CNY"), "b")]
+    books = [parse_book(BOOK, "a"), parse_book(BOOK.replace("USD", "CNY").replace('"own"', '"other"'), "b")]
     with pytest.raises(UsageError, match="CNY, USD"):
         Budget(PriceList(books), Decimal(1))
