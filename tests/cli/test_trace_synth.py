@@ -7,6 +7,9 @@ from pathlib import Path
 
 from tests.cli.conftest import Kvbench
 
+LONGEST = 22_398
+"""The longest prompt of the bundled workload, at 4 characters a token."""
+
 
 def test_a_recipe_becomes_a_trace_that_runs(kvbench: Kvbench, tmp_path: Path) -> None:
     (tmp_path / "brief.toml").write_text('extends = "tool-chat"\n[shape]\nturns = [2, 2]\noutput_tokens = 30\n')
@@ -64,6 +67,11 @@ def test_a_trace_like_the_bundled_one(kvbench: Kvbench, tmp_path: Path) -> None:
     turns = next(d for d in shown["likeness"]["distances"] if d["quantity"] == "root turns")
     assert (turns["source_n"], turns["result_n"], turns["source_median"]) == (13, 13, 16)
     assert "valid, " in kvbench("trace", "validate", "like.jsonl").stdout
+    lengths = next(d for d in shown["likeness"]["distances"] if d["quantity"] == "input")
+    longest = max(
+        json.loads(line).get("input_tokens", 0) for line in (tmp_path / "like.jsonl").read_text().splitlines()
+    )
+    assert (lengths["source_max"], lengths["result_max"]) == (LONGEST, longest)
     again = kvbench("trace", "synth", "like.toml", "--seed", 0)
     made = (tmp_path / "like.jsonl").read_text()
     assert again.stdout.splitlines()[1:] == made.splitlines()[1:]
@@ -79,6 +87,9 @@ def test_how_like_it_is_stands_in_a_table(kvbench: Kvbench, tmp_path: Path) -> N
         "blocks     of 16 tokens: estimated at 4 characters a token, without the chat template",
     ]
     assert said[3].startswith("ceiling    source 9")
+    longest = max(json.loads(line).get("input_tokens", 0) for line in done.stdout.splitlines())
+    assert said[4].startswith(f"longest    prompt of the source {LONGEST:,} tokens, of the result {longest:,}")
+    assert ("max_input_tokens" in said[4]) is (longest > LONGEST)
     rows = {row[:38].strip(): row[38:].split() for row in said if "," in row or "turns" in row}
     assert rows["root turns"][:2] == ["13", "5"]
 

@@ -150,6 +150,7 @@ def _like_lines(fitted: Fitted, made: Made, close: Likeness) -> list[str]:
             f"{'ceiling':<10} source {close.source_ceiling:.1%} of {close.source_blocks:,} blocks, result "
             f"{close.result_ceiling:.1%} of {close.result_blocks:,} (a prefix cache without a limit)"
         )
+    lines += _longest_lines(close)
     lines += ["", f"{'':<38} {'n':>17}   {'median':>19}   {'mean':>19}   {'KS':>5} {'chance':>6}   {'Wasserstein':>12}"]
     lines += [_distance_line(distance) for distance in close.distances]
     lines += [
@@ -160,6 +161,18 @@ def _like_lines(fitted: Fitted, made: Made, close: Likeness) -> list[str]:
         "",
     ]
     return lines
+
+
+def _longest_lines(close: Likeness) -> list[str]:
+    """A tail that medians and means do not show, and that an endpoint may refuse."""
+    lengths = next((distance for distance in close.distances if distance.quantity == "input"), None)
+    if lengths is None or lengths.source_max is None or lengths.result_max is None:
+        return []
+    longer = lengths.result_max > lengths.source_max
+    return [
+        f"{'longest':<10} prompt of the source {lengths.source_max:,.0f} tokens, of the result {lengths.result_max:,.0f}"
+        + "; max_input_tokens in a recipe (--recipe) ends sessions before that" * longer
+    ]
 
 
 def _distance_line(distance: Distance) -> str:

@@ -30,6 +30,8 @@ class Distance(msgspec.Struct, frozen=True, kw_only=True):
     result_median: float | None = None
     source_mean: float | None = None
     result_mean: float | None = None
+    source_max: float | None = None
+    result_max: float | None = None
     ks: float | None = None
     ks_chance: float | None = None
     wasserstein: float | None = None
@@ -104,6 +106,8 @@ def _distance(quantity: str, unit: str, source: Sequence[float], result: Sequenc
         result_median=float(np.median(b)),
         source_mean=float(a.mean()),
         result_mean=float(b.mean()),
+        source_max=float(a.max()),
+        result_max=float(b.max()),
         ks=_largest_difference(a, b),
         ks_chance=min(1.0, 1.358 * math.sqrt((n + m) / (n * m))),
         wasserstein=float(stats.wasserstein_distance(a, b)),
