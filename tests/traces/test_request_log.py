@@ -46,6 +46,40 @@ def test_a_log_of_two_conversations(tmp_path: Path) -> None:
     assert report.facts["timestamps"] == "taken as when a request was sent; text (UTC where it names no offset)"
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "more"),
+    [
+        ("2026-03-01T10:00:00Z", "2026-03-01T10:00:10Z", {}),
+        (1_700_000_000.5, 1_700_000_010.5, {}),
+        (1_700_000_000_500, 1_700_000_010_500, {}),
+        (3, 13, {"usage": {"prompt_tokens": 9, "completion_tokens": 7}}),
+        (3, 13, {"completion_tokens": 7}),
+    ],
+)
+def test_a_body_may_stand_beside_the_logs_own_fields(
+    tmp_path: Path, first: Any, second: Any, more: dict[str, Any]
+) -> None:
+    def flat(timestamp: Any, *messages: dict[str, Any]) -> dict[str, Any]:
+        return {"timestamp": timestamp, "model": "m", "messages": list(messages), "temperature": 0, "id": "c1", **more}
+
+    got = imported(lines(tmp_path / "log.jsonl", flat(first, user("a")), flat(second, user("a"), said("A"), user("b"))))
+    assert got.report.format == "request-log"
+    assert got.sent("request1") == [[user("a")], [user("a"), said("A"), user("b")]]
+    one, two = got.sessions["request1"].turns
+    assert (one.start_s, two.delay_s, one.model) == (0.0, 10.0, "m")
+    assert one.output_tokens == (7 if more else None)
+    assert got.report.facts["fields of the bodies that are not sent again"] == "id, temperature"
+
+
+@pytest.mark.parametrize("field", ["input_length", "output_length", "hash_ids", "delay", "message_mode"])
+def test_times_from_a_traces_start_are_mooncakes(tmp_path: Path, field: str) -> None:
+    from kvbench.traces.importing import sniff
+
+    row = {"timestamp": 9000, "messages": [user("a")]}
+    assert sniff(lines(tmp_path / "rows.jsonl", row)) == "mooncake"
+    assert sniff(lines(tmp_path / "rows.jsonl", {**row, "timestamp": 1e12, field: None})) == "mooncake"
+
+
 def test_answers_tell_apart_who_goes_on(tmp_path: Path) -> None:
     def answered(text: str) -> dict[str, Any]:
         usage = {"prompt_tokens": 20, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 16}}

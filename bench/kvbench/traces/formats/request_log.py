@@ -1,4 +1,7 @@
-"""Logs of chat requests: the body as it was sent, and when. `response`, with its usage, is taken where it is there."""
+"""Logs of chat requests: the body as it was sent, and when. `response`, with its usage, is taken where it is there.
+
+The body is a field, or its fields stand beside the log's own.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,8 @@ from kvbench.traces.lines import LineError, convert_object
 
 _Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 _TAKEN = frozenset({"messages", "system", "tools", "model"})
+_SINCE_S = 1e9
+"""Times from here on are no times since a trace's start: 2001 in seconds, eleven days in ms."""
 
 
 class _Record(msgspec.Struct):
@@ -30,6 +35,9 @@ class _Record(msgspec.Struct):
     completion_tokens: _Count | None = None
     response: Any = None
     usage: Any = None
+
+
+_OWN = frozenset(_Record.__struct_fields__)
 
 
 class RequestLogConverter:
@@ -60,7 +68,11 @@ class RequestLogConverter:
 
     def _add(self, obj: dict[str, Any], line: int) -> None:
         record = convert_object(obj, _Record)
-        body = json_of(record.body, "body", self._notes)
+        at = "body."
+        if "body" not in obj and "messages" in obj:
+            body, at = {name: value for name, value in obj.items() if name not in _OWN}, ""
+        else:
+            body = json_of(record.body, "body", self._notes)
         if not isinstance(body, dict):
             raise LineError("expected an object, the request's body", field="body")
         if "messages" not in body:
@@ -76,11 +88,11 @@ class RequestLogConverter:
         counts = token_counts(usage, notes)
         model = body.get("model")
         if not isinstance(model, str | None):
-            raise LineError("expected a model's name", field="body.model")
+            raise LineError("expected a model's name", field=f"{at}model")
         call = Call(
             line=line,
-            messages=chat_messages(body["messages"], notes, system=body.get("system"), field="body.messages"),
-            tools=chat_tools(body.get("tools"), notes, field="body.tools"),
+            messages=chat_messages(body["messages"], notes, system=body.get("system"), field=f"{at}messages"),
+            tools=chat_tools(body.get("tools"), notes, field=f"{at}tools"),
             answer=answer_of(response, notes),
             session=None if record.session_id in (None, "") else str(record.session_id),
             model=model or None,
@@ -95,7 +107,21 @@ class RequestLogConverter:
 
 
 def _matches(head: Head) -> bool:
-    return "body" in head.fields() and "kvbench_trace" not in head.fields()
+    fields = head.fields()
+    if "kvbench_trace" in fields:
+        return False
+    return "body" in fields or (
+        {"messages", "timestamp"} <= fields
+        and not fields & {"input_length", "output_length", "hash_ids", "delay", "message_mode"}
+        and (bool(fields & {"completion_tokens", "usage", "response"}) or _is_a_date(head))
+    )
+
+
+def _is_a_date(head: Head) -> bool:
+    """Mooncake's timestamps are milliseconds since a trace's start, a log's are dates."""
+    first = head.value[0] if isinstance(head.value, list) else head.value
+    at = first.get("timestamp") if isinstance(first, dict) else None
+    return isinstance(at, str) or (isinstance(at, int | float) and at >= _SINCE_S)
 
 
 REQUEST_LOG = Format(
