@@ -168,11 +168,9 @@ def _longest_lines(close: Likeness) -> list[str]:
     lengths = next((distance for distance in close.distances if distance.quantity == "input"), None)
     if lengths is None or lengths.source_max is None or lengths.result_max is None:
         return []
-    longer = lengths.result_max > lengths.source_max
-    return [
-        f"{'longest':<10} prompt of the source {lengths.source_max:,.0f} tokens, of the result {lengths.result_max:,.0f}"
-        + "; max_input_tokens in a recipe (--recipe) ends sessions before that" * longer
-    ]
+    source, result = lengths.source_max, lengths.result_max
+    advice = "; max_input_tokens in a recipe (--recipe) ends sessions before that" * (result > source)
+    return [f"{'longest':<10} prompt of the source {source:,.0f} tokens, of the result {result:,.0f}{advice}"]
 
 
 def _distance_line(distance: Distance) -> str:
