@@ -254,12 +254,13 @@ def test_sessions_that_stay_bind_and_one_too_many_waits(tmp_path: Path) -> None:
 
 
 def test_a_tier_holds_sessions_that_pause(tmp_path: Path) -> None:
-    """90 more below HBM: 100 in all, and those in HBM are there for 1.1 s of the 5.1."""
+    """90 more below HBM: 100 in all. So nine of ten requests restore their 800 tokens, in 0.5 + 80,000 B / 1 MB/s."""
     tier = '[[tier]]\nname = "host"\nbytes = 9e6\nbytes_per_s = 1e6\nlatency_s = 0.5\n'
     found = made(tmp_path, SESSIONS + tier)
     bounds = {bound["name"]: bound["requests_per_s"] for bound in found["throughput"]["bounds"]}
-    assert bounds["sessions"] == pytest.approx(100 / 5.1)
-    assert bounds["running sessions"] == pytest.approx(10 / 1.1)
+    assert bounds["sessions"] == pytest.approx(100 / (5.1 + 0.9 * 0.58))
+    assert bounds["running sessions"] == pytest.approx(10 / (1.1 + 0.9 * 0.58))
+    assert bounds["restoring from host"] == pytest.approx(1 / (0.9 * 0.08))
     assert found["throughput"]["disaggregated"]["binds"] == "running sessions"
     (offload,) = found["pressure"]["offload"]
     assert offload["restore_s"] == pytest.approx(0.5 + 0.1)

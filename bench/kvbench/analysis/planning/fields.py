@@ -41,7 +41,8 @@ class Memory(_Table, frozen=True, kw_only=True):
 class Traffic(_Table, frozen=True, kw_only=True):
     """A trace, or a request in numbers. context: of a session at its end, the answer included. new_tokens: what a
     prompt has that no cache can have. turns: requests of a session. pause_s: before a request, on average.
-    residence_s: from a request's start to that of the session's next one."""
+    residence_s: how long a request holds its session, with its pause, but without it on a trace, whose hits count what
+    is evicted then."""
 
     trace: str | None = None
     format: str | None = None

@@ -34,6 +34,8 @@ class PriceAt(msgspec.Struct, frozen=True, kw_only=True):
 class PriceSet(msgspec.Struct, frozen=True, kw_only=True):
     currency: str
     source: str
+    at: date | None
+    """The day whose row it is; None for the profile's own rates."""
     phases: tuple[PriceAt, ...]
 
 
@@ -56,14 +58,19 @@ def price_set(prices: Prices, source: Source) -> PriceSet:
         assert prices.currency is not None
         rates = Rates(miss=prices.miss, hit=prices.hit, output=prices.output)
         return PriceSet(
-            currency=prices.currency, source="the profile", phases=(PriceAt(when="always", rates=_sane(rates, source)),)
+            currency=prices.currency,
+            source="as given",
+            at=None,
+            phases=(PriceAt(when="always", rates=_sane(rates, source)),),
         )
-    row = _row(prices, source)
+    day = prices.at or datetime.now(UTC).date()
+    row = _row(prices, day, source)
     phases = [PriceAt(when="always" if row.peak is None else "off-peak", rates=_rates(row, Decimal(1)))]
     if row.peak is not None:
         phases.append(PriceAt(when="peak", rates=_rates(row, row.peak_factor)))
-    told = f"{row.model} in {Path(prices.book).stem}, from {row.start:%Y-%m-%d}, {row.status}: {row.source}"
-    return PriceSet(currency=row.currency, source=told, phases=tuple(phases))
+    book = Path(prices.book).stem
+    told = f"{row.model} in {book} on {day}, by the row from {row.start:%Y-%m-%d}, {row.status}: {row.source}"
+    return PriceSet(currency=row.currency, source=told, at=day, phases=tuple(phases))
 
 
 def _sane(rates: Rates, source: Source) -> Rates:
@@ -74,10 +81,9 @@ def _sane(rates: Rates, source: Source) -> Rates:
     return rates
 
 
-def _row(prices: Prices, source: Source) -> PriceRow:
-    """A plan has no clock: the row is that of a date (today's, if none is said), whatever the hour."""
+def _row(prices: Prices, day: date, source: Source) -> PriceRow:
+    """A plan has no clock: the row is the one that holds when the day begins, in UTC."""
     assert prices.book is not None
-    day: date = prices.at or datetime.now(UTC).date()
     try:
         book = load_book(source.beside("prices.book", prices.book))
     except UsageError as error:
@@ -164,6 +170,7 @@ def listed(prices: PriceSet) -> dict[str, Any]:
     return {
         "currency": prices.currency,
         "source": prices.source,
+        "at": None if prices.at is None else prices.at.isoformat(),
         "phases": [
             {"when": phase.when} | {name: plain(getattr(phase.rates, name)) for name in ("miss", "hit", "output")}
             for phase in prices.phases

@@ -11,16 +11,17 @@ from typing import Any
 from kvbench.analysis.models.numbers import plain
 from kvbench.analysis.planning.bounds import residence_s, throughput
 from kvbench.analysis.planning.capacity import Held, Rank, held, rank_of, room, sessions
-from kvbench.analysis.planning.fields import Profile
+from kvbench.analysis.planning.fields import Profile, Traffic
 from kvbench.analysis.planning.money import PriceSet, costs, listed, needed_hit_rate, price_set
 from kvbench.analysis.planning.pressure import TierSpeed, pressure
 from kvbench.analysis.planning.profile import amount
 from kvbench.analysis.planning.source import Source
 from kvbench.analysis.planning.spending import of_profile, of_task, of_trace
-from kvbench.analysis.planning.tiers import Tiers
+from kvbench.analysis.planning.tiers import Tiers, rule
 from kvbench.analysis.planning.traffic import Observed
-from kvbench.analysis.planning.work import Work, given_work, trace_work
+from kvbench.analysis.planning.work import Share, Work, given_work, trace_work
 from kvbench.errors import UsageError
+from kvbench.traces.curve.measure import Measured
 
 
 class Plan:
@@ -56,11 +57,12 @@ class Plan:
         rows = self._sessions()
         fit = rows[0]["per_rank"] if rows else None
         tiers = self._tiers(fit)
-        work = self._work(tiers)
+        work = self._work(tiers, fit)
         resident_s = None if work is None else self._resident_s(work)
         per_s = self._throughput(work, fit, resident_s)
         squeezed = self._pressure(self._kept(fit), work, resident_s)
-        money = self._money(work)
+        measured = self._measured(tiers)
+        money = self._money(work, measured)
         if not rows and work is None and not money["costs"] and money["needed"] is None:
             if self.missing:
                 told = "; ".join(f"{each['what']}: needs {each['needs']}" for each in self.missing)
@@ -72,8 +74,8 @@ class Plan:
             "memory": self._memory(),
             "trace": self._trace(),
             "sessions": rows,
-            "tiers": [] if tiers is None or work is None else tiers.rows(work),
-            "rule": None if tiers is None else tiers.rule(),
+            "tiers": [] if tiers is None or work is None or measured is None else tiers.rows(work, measured),
+            "rule": None if tiers is None or measured is None else rule(measured),
             "request": None if work is None else self._request(work),
             "replay": None if work is None else self._replay(work),
             "throughput": per_s,
@@ -85,6 +87,20 @@ class Plan:
             "not_computed": self.missing,
             "notes": self.notes,
         }
+
+    def _measured(self, tiers: Tiers | None) -> Measured | None:
+        """The trace's curve at the tiers' capacities, with the capacity for a wanted price's hit rate; once."""
+        wanted = self._wanted()
+        if self.observed is None or (tiers is None and wanted is None):
+            return None
+        rates = [wanted["hit_rate"]] if wanted is not None and wanted["hit_rate"] > 0 else []
+        return self.observed.measured([] if tiers is None else tiers.blocks, rates)
+
+    def _wanted(self) -> dict[str, Any] | None:
+        prices = self.profile.prices
+        if self.prices is None or prices is None or prices.wanted is None:
+            return None
+        return needed_hit_rate(self.prices, prices.wanted, self.source)
 
     def _lacks(self, what: str, needs: str) -> None:
         self.missing.append({"what": what, "needs": needs})
@@ -213,7 +229,7 @@ class Plan:
         said = self.profile.replay.tokens
         return said if said is not None else self.rank.replay_tokens if self.rank is not None else 0
 
-    def _work(self, tiers: Tiers | None) -> Work | None:
+    def _work(self, tiers: Tiers | None, fit: int | None) -> Work | None:
         traffic, speed, replay = self.profile.traffic, self.profile.speed, self.profile.replay
         replay_tokens = self._replay_tokens()
         if replay_tokens and replay.window_lost is None and replay.window_ttl_s is None:
@@ -237,7 +253,36 @@ class Plan:
             speed=speed,
             replay=replay,
             replay_tokens=replay_tokens,
+            shares=self._spread(traffic, fit),
         )
+
+    def _spread(self, traffic: Traffic, fit: int | None) -> tuple[Share, ...]:
+        """Where all that can be kept are there, a request's prefix lies in a tier as often as sessions do."""
+        kept = self._kept(fit)
+        if not self.tiers or not kept or self.rank is None or traffic.context is None:
+            return ()
+        assert traffic.new_tokens is not None
+        assert traffic.output_tokens is not None
+        prefix = self.rank.idle(traffic.context - traffic.output_tokens - traffic.new_tokens)
+        each = self.rank.idle(traffic.context)
+        out = []
+        for tier in self.tiers:
+            often = int(tier.size // each) / kept
+            transfer_s = often * float(prefix / tier.bytes_per_s)
+            out.append(
+                Share(
+                    name=tier.name,
+                    tokens=0,
+                    requests=0,
+                    seconds=transfer_s + often * tier.latency_s,
+                    transfer_s=transfer_s,
+                )
+            )
+        self.notes.append(
+            f"{kept:,} sessions are kept, {fit or 0:,} of them in HBM: a request's prefix is taken to lie in a tier "
+            "as often as sessions do"
+        )
+        return tuple(out)
 
     def _request(self, work: Work) -> dict[str, Any]:
         return {
@@ -310,16 +355,13 @@ class Plan:
 
     # ----------------------------------------------------------------------------------------------------- money
 
-    def _money(self, work: Work | None) -> dict[str, Any]:
-        wanted = None if self.profile.prices is None else self.profile.prices.wanted
+    def _money(self, work: Work | None, measured: Measured | None) -> dict[str, Any]:
         if self.prices is None:
             self._lacks("costs", "prices.miss, hit, output and currency; or a book")
             return {"prices": None, "costs": [], "needed": None}
-        needed = None
-        if wanted is not None:
-            needed = needed_hit_rate(self.prices, wanted, self.source)
-            if self.observed is not None:
-                needed |= self._capacity_for(needed["hit_rate"])
+        needed = self._wanted()
+        if needed is not None and measured is not None:
+            needed |= self._capacity_for(measured)
         task = self.profile.task
         spent = [] if task is None else [of_task(task)]
         if self.observed is None:
@@ -330,17 +372,15 @@ class Plan:
             self._lacks("costs", "a [task], or traffic whose hits are known")
         return {"prices": listed(self.prices), "costs": costs(self.prices, spent), "needed": needed}
 
-    def _capacity_for(self, rate: float) -> dict[str, Any]:
-        assert self.observed is not None
-        if not rate:
-            return {"capacity_tokens": 0, "capacity_bytes": 0, "ceiling_token_hit_rate": None}
-        measured = self.observed.measured([], [rate]).all
-        least = next(each for each in measured.needed if each.by == "token")
-        tokens, per_token = least.capacity_tokens, None if self.rank is None else self.rank.per_token
+    def _capacity_for(self, measured: Measured) -> dict[str, Any]:
+        """The least cache with the wanted hit rate by token; a rate of 0 needs none."""
+        least = next((each for each in measured.all.needed if each.by == "token"), None)
+        tokens = 0 if least is None else least.capacity_tokens
+        per_token = None if self.rank is None else self.rank.per_token
         return {
             "capacity_tokens": tokens,
             "capacity_bytes": None if tokens is None or per_token is None else plain(per_token * tokens),
-            "ceiling_token_hit_rate": measured.unbounded.token_hit_rate,
+            "ceiling_token_hit_rate": measured.all.unbounded.token_hit_rate,
         }
 
 

@@ -13,6 +13,7 @@ from kvbench.analysis.planning.fields import Replay, Speed
 from kvbench.analysis.planning.pressure import TierSpeed
 from kvbench.analysis.planning.traffic import Observed
 from kvbench.analysis.planning.work import Tiering, Work, trace_work
+from kvbench.traces.curve.measure import Measured
 
 
 class Tiers:
@@ -21,7 +22,9 @@ class Tiers:
     def __init__(self, observed: Observed, rooms: Sequence[Room], below: Sequence[TierSpeed]) -> None:
         self.observed = observed
         self.rooms = rooms
-        size, tokens, self.blocks = observed.block_size, 0, list[int]()
+        self.blocks: list[int] = []
+        """Capacity of each tier with all above it, in blocks of the trace."""
+        size, tokens = observed.block_size, 0
         for each in rooms:
             tokens += each.tokens
             self.blocks.append(tokens // size)
@@ -32,9 +35,9 @@ class Tiers:
                 Tiering(name=room.name, blocks=blocks, s_per_token=s_per_token, latency_s=tier.latency_s)
             )
 
-    def rows(self, work: Work) -> list[dict[str, Any]]:
-        """work: that of the trace in these tiers."""
-        points = self.observed.measured(self.blocks).all.points
+    def rows(self, work: Work, measured: Measured) -> list[dict[str, Any]]:
+        """work: that of the trace in these tiers; measured: the curve at their capacities."""
+        points = measured.all.points
         total = int(self.observed.input_tokens.sum())
         return [
             {
@@ -53,14 +56,6 @@ class Tiers:
             }
             for each, share, point, upto in zip(self.rooms, work.shares, points, self.blocks, strict=True)
         ]
-
-    def rule(self) -> dict[str, Any]:
-        measured = self.observed.measured([])
-        return {
-            "ceiling_token_hit_rate": measured.all.unbounded.token_hit_rate,
-            "sufficient_tokens": measured.all.sufficient_tokens,
-            **msgspec.to_builtins(measured.rule),
-        }
 
     def eviction(self, speed: Speed, replay: Replay, replay_tokens: int) -> list[dict[str, Any]]:
         """A mean request where nothing is lost, where HBM evicts, and where tiers take what is evicted."""
@@ -81,3 +76,12 @@ class Tiers:
                 }
             )
         return out
+
+
+def rule(measured: Measured) -> dict[str, Any]:
+    """The ceiling, and the rule that all hits of the plan go by."""
+    return {
+        "ceiling_token_hit_rate": measured.all.unbounded.token_hit_rate,
+        "sufficient_tokens": measured.all.sufficient_tokens,
+        **msgspec.to_builtins(measured.rule),
+    }

@@ -68,7 +68,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
         return np.minimum(hits * self.block_size, self.input_tokens)
 
     def measured(self, capacities_blocks: Sequence[int], hit_rates: Sequence[float] = ()) -> Measured:
-        """The curve itself, with its rule."""
+        """The curve itself, with its rule. Takes as long as observing did: ask once."""
         return measure(self.curve, Asked(capacities_blocks=capacities_blocks, hit_rates=hit_rates))
 
 
@@ -105,6 +105,10 @@ def observe(trace: TraceFile) -> Observed:
         raise RefusedError(f"{trace.path}: not one token of input in it: there is nothing to plan for")
     by_time = np.argsort(np.array(starts), kind="stable")
     notes = doubts(trace, "recorded", blocked, curve)
+    if len(curve.models) > 1:
+        notes.append(
+            f"the trace names {len(curve.models):,} models: all its requests are planned for one, in one cache"
+        )
     if without:
         notes.append(f"{without:,} requests have no length of their answer, which counts as none: costs are floors")
     if blocked.recorded_trees and not timed and len(begins) < len(starts):

@@ -13,7 +13,7 @@ from kvbench.analysis.planning.traffic import Floats, Ints, Observed
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """Input tokens found in a tier, over all requests. bytes_per_s and latency_s: None for HBM, which needs no restore.
+    """Input tokens found in a tier, over all requests, and in how many of them; 0 where there is no trace.
     seconds: what restoring takes, on average over all requests; transfer_s without the latency."""
 
     name: str
@@ -118,9 +118,12 @@ def given_work(
     speed: Speed,
     replay: Replay,
     replay_tokens: int,
+    shares: tuple[Share, ...] = (),
 ) -> Work:
-    """One request in numbers, all of its prefix found in HBM. Where its length is not said it is taken for long enough
-    to be replayed, and attention's part cannot be had."""
+    """One request in numbers, all of its prefix found, in HBM but for the `shares` of tiers below.
+
+    Where its length is not said it is taken for long enough to be replayed, and attention's part cannot be had.
+    """
     cached = None if input_tokens is None else input_tokens - new_tokens
     lost = 1.0 if replay.window_lost is None else replay.window_lost
     replayed = lost * replay_tokens
@@ -143,5 +146,5 @@ def given_work(
         pause_s=pause_s,
         prefill_s=seconds(replayed),
         prefill_without_replay_s=seconds(0),
-        shares=(),
+        shares=shares,
     )
