@@ -54,7 +54,21 @@ def test_each_fault_by_hand(faults: tuple[str, ...], overcount_tokens: int, char
 def test_in_peak_hours_all_is_dearer_and_the_fault_of_it_is_none() -> None:
     own = account(utc_start="2026-11-30T01:00:00Z")
     assert charge(own)[:3] == (Decimal("11.2"), Decimal("11.2"), True)
-    assert charge(own, "peak_price").charged == Decimal("11.2")
+    assert charge(own, "peak_price") == (Decimal("11.2"), Decimal("11.2"), True, ())
+
+
+def test_a_fault_that_changes_no_charge_is_none() -> None:
+    own = account()
+    nothing = {"hit_tokens": 0, "miss_tokens": 1000, "output_tokens": 0, "at_ns": own._started_ns}
+    bill = own.charge(**nothing, faults=("hits_as_misses", "charged_twice", "output_overcount"))
+    assert (bill.price, bill.charged, bill.faults) == (Decimal("0.01"), Decimal("0.02"), ("charged_twice",))
+
+
+@pytest.mark.parametrize(
+    ("share", "output", "more"), [(0.1, 10, 1), (0.1, 70, 7), (0.1, 71, 8), (0.07, 100, 7), (1.1, 70, 77), (1e-9, 1, 1)]
+)
+def test_an_overcount_is_the_share_of_the_output_rounded_up(share: float, output: int, more: int) -> None:
+    assert account(overcount_share=share).overcount_tokens(output) == more
 
 
 @pytest.mark.parametrize(

@@ -226,6 +226,15 @@ def test_trace_time_scales_with_the_trace() -> None:
         assert again.cached_tokens == cached
 
 
+def test_the_shortest_life_is_over_at_once() -> None:
+    engine = Engine(preset(idle_ttl_s=1e-12))
+    submit(engine, range(100), output=1)
+    run(engine)
+    again = submit(engine, range(100), output=1, at_ms=8000)
+    run(engine)
+    assert again.cached_tokens == 0
+
+
 def test_evicted_blocks_are_counted_where_they_were_needed() -> None:
     engine = Engine(preset(num_blocks=11, max_model_len=320))
     first = submit(engine, range(256), output=1)  # eight blocks

@@ -87,6 +87,12 @@ def test_a_decode_step_reads_the_context() -> None:
     assert times_ms(run(engine), job) == pytest.approx([21, 28, 35.01])
 
 
+def test_what_is_hit_to_its_end_has_no_chunk_to_pay_for() -> None:
+    engine = Engine(preset(prefill_s_per_chunk=0.5, recompute_last_token=False))
+    assert ttft_ms(ask(engine, range(96), 0)) == pytest.approx(1 + 10 + 9.6 + 500)
+    assert ttft_ms(ask(engine, range(96), 2000)) == pytest.approx(1 + 10)
+
+
 def test_each_chunk_of_a_prefill_costs() -> None:
     engine = Engine(preset(prefill_s_per_chunk=0.003))
     assert ttft_ms(ask(engine, range(2500), 0)) == pytest.approx(1 + 10 + 250 + 3 * 3)
@@ -135,6 +141,26 @@ def test_hits_are_lost_as_often_as_said() -> None:
     lost = sum(job.lapsed for job in jobs)
     assert [job.cached_tokens for job in jobs] == [0 if job.lapsed else 96 for job in jobs]
     assert lost == pytest.approx(300, abs=4 * math.sqrt(1000 * 0.3 * 0.7))
+
+
+def test_units_are_lost_as_often_as_said_and_the_truth_says_which() -> None:
+    units = {"prefix": "units", "unit_granularity_tokens": 32, "lapse_probability": 0.3, "seed": 5}
+    engine = Engine(preset(**units))
+    ask(engine, range(100), 0)
+    jobs = [ask(engine, range(100), 1000 * n) for n in range(1, 1001)]
+    assert [job.cached_tokens for job in jobs] == [0 if job.lapsed else 96 for job in jobs]
+    assert sum(job.lapsed for job in jobs) == pytest.approx(300, abs=4 * math.sqrt(1000 * 0.3 * 0.7))
+    assert not ask(Engine(preset(**{**units, "lapse_probability": 1})), range(100), 0).lapsed
+
+
+def test_replicas_lose_their_units_each_for_itself() -> None:
+    settings = {"prefix": "units", "unit_granularity_tokens": 32, "lapse_probability": 0.5, "seed": 5}
+    lost = []
+    for replica in (0, 1):
+        engine = Engine(preset(**settings), replica=replica)
+        ask(engine, range(100), 0)
+        lost.append([ask(engine, range(100), 1000 * n).lapsed for n in range(1, 51)])
+    assert lost[0] != lost[1]
 
 
 def test_other_tenants_write_their_share() -> None:

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from kvbench.errors import FailedError, UsageError
+from kvbench.sim.__main__ import main
 from kvbench.sim.process import SimProcess
 
 
@@ -85,6 +86,21 @@ def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
     ) as caught:
         SimProcess.start("tiny", truth_log=tmp_path / "no-such" / "truth.jsonl")
     assert caught.value.exit_code == 4
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_truth_log_that_cannot_be_written_ends_it_and_is_said() -> None:
+    with SimProcess.start("tiny", truth_log=Path("/dev/full")) as sim:
+        body = {"prompt": [1, 2, 3], "max_tokens": 1}
+        assert httpx.post(f"{sim.url}/v1/completions", json=body, trust_env=False).status_code == 200
+        assert sim._process.wait(20) == 4
+        assert "/dev/full: the truth log cannot be written: No space left on device" in sim._stderr_tail()
+
+
+@pytest.mark.parametrize("scale", ["nan", "inf", "-1"])
+def test_a_time_scale_that_cannot_be_meant_is_named(scale: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--preset", "tiny", f"--time-scale={scale}"]) == 2
+    assert f"time scale {scale}: expected 0 up to" in capsys.readouterr().err
 
 
 def test_a_port_in_use_is_named() -> None:

@@ -71,6 +71,34 @@ def test_coming_up_takes_latency_and_bytes_over_bandwidth() -> None:
     assert ask(engine, range(200), 3000).hits == {"hbm": 192, "host": 0}
 
 
+def test_what_comes_up_after_a_preemption_is_not_the_restoring_before_the_first_token() -> None:
+    engine = Engine(preset(host_bytes=20 * KB32, host_latency_s=0.002))
+    jobs = []
+    for start in (0, 1000):
+        prompt = encode_ids(list(range(start, start + 127)))
+        output = OutputText(prompt, max_tokens=80, ignore_eos=True)
+        jobs.append(engine.submit(prompt, output, salt=None, now_ns=0))
+    engine.run_until(10**18)
+    newest = jobs[1]
+    # Preempted while it decodes; what the older request pushes down meanwhile comes up again.
+    assert newest.preemptions == 1
+    assert newest.hits == {"hbm": 0, "host": 0}
+    assert newest.restored_ns is None
+
+
+def test_an_aborted_request_that_was_coming_up_takes_no_place_among_the_running() -> None:
+    engine = Engine(preset(host_bytes=8 * KB32, host_latency_s=3000, max_running=1))
+    ask(engine, range(200), 0)
+    ask(engine, range(1000, 1200), 1000)
+    prompt = encode_ids(list(range(200)))
+    waits = engine.submit(prompt, OutputText(prompt, max_tokens=1), salt=None, now_ns=2000 * MS)
+    engine.run_until(2001 * MS)
+    assert (engine.waiting_requests, len(engine.running)) == (1, 0)
+    engine.abort(waits, 2002 * MS)
+    assert engine.waiting_requests == 0
+    assert ttft_ms(ask(engine, range(5000, 5010), 2003)) == pytest.approx(10 + 1)
+
+
 def test_what_the_host_has_no_room_for_goes_to_ssd_and_then_nowhere() -> None:
     rates = {"host_bandwidth_bytes_per_s": 32e6, "host_latency_s": 0, "ssd_bandwidth_bytes_per_s": 8e6}
     engine = Engine(preset(host_bytes=2 * KB32, ssd_bytes=3 * KB32, ssd_latency_s=0.003, **rates))

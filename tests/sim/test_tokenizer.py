@@ -130,6 +130,12 @@ def test_what_the_model_cannot_take_is_named(message: dict[str, object], text: s
         encode_chat([message])
 
 
+@pytest.mark.parametrize("calls", [5, True, "abc", {"a": 1}])
+def test_calls_are_a_list(calls: object) -> None:
+    with pytest.raises(PromptError, match="tool_calls of a message must be a list"):
+        encode_chat([{"role": "assistant", "content": "x", "tool_calls": calls}])
+
+
 def test_tokens_of_any_range_are_slices_of_the_whole() -> None:
     for output in (OutputText(b"aaaa", max_tokens=600, ignore_eos=True), OutputText(b"bbbb", max_tokens=10_000)):
         length = output.length_tokens

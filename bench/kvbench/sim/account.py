@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_FLOOR, Decimal
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 from kvbench.sim.parameters import Preset
@@ -55,6 +57,10 @@ class Account:
         }
         return tuple([name for name, share in shares.items() if self._chance.random() < share])
 
+    def overcount_tokens(self, output_tokens: int) -> int:
+        """Output tokens that an overcount adds: overcount_share of them as it is written, rounded up."""
+        return math.ceil(output_tokens * Fraction(repr(self._preset.overcount_share)))
+
     def utc(self, at_ns: int) -> datetime:
         """The endpoint's date and time at a moment of this machine's monotonic clock."""
         return self._utc_start + timedelta(microseconds=(at_ns - self._started_ns) / 1000)
@@ -75,19 +81,28 @@ class Account:
         faults: tuple[str, ...] = (),
         overcount_tokens: int = 0,
     ) -> Bill:
-        """Take the price of one request; the last one that is let in may overdraw."""
+        """Take the price of one request; the last one that is let in may overdraw. Of `faults` the bill has those that
+        changed the charge: a peak price in peak hours is none."""
         peak = self.is_peak(self.utc(at_ns))
         price = self._price(hit_tokens, miss_tokens, output_tokens, peak=peak)
-        if "hits_as_misses" in faults:
-            hit_tokens, miss_tokens = 0, hit_tokens + miss_tokens
-        output_tokens += overcount_tokens
-        charged = self._price(hit_tokens, miss_tokens, output_tokens, peak=peak or "peak_price" in faults)
-        if "charged_twice" in faults:
-            charged *= 2
+        charged, times, at_peak_price, effective = price, 1, peak, []
+        for fault in faults:
+            before = charged
+            if fault == "hits_as_misses":
+                hit_tokens, miss_tokens = 0, hit_tokens + miss_tokens
+            elif fault == "peak_price":
+                at_peak_price = True
+            elif fault == "output_overcount":
+                output_tokens += overcount_tokens
+            else:
+                times = 2
+            charged = times * self._price(hit_tokens, miss_tokens, output_tokens, peak=at_peak_price)
+            if charged != before:
+                effective.append(fault)
         of_granted = min(charged, self._granted)
         self._granted -= of_granted
         self._topped_up -= charged - of_granted
-        return Bill(price, charged, peak, faults)
+        return Bill(price, charged, peak, tuple(effective))
 
     def balance(self) -> dict[str, Any]:
         """The body of GET /user/balance."""

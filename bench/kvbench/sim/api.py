@@ -186,7 +186,7 @@ class Answer:
     def __init__(self, plan: Plan, preset: Preset, request_id: str) -> None:
         self.plan = plan
         self.response_id = f"{'chatcmpl' if plan.chat else 'cmpl'}-{request_id}"
-        self._block_size = preset.block_size
+        self._hit_tokens = preset.unit_granularity_tokens if preset.prefix == "units" else preset.block_size
         kind = "chat.completion" if plan.chat else "text_completion"
         self._identity = {"id": self.response_id, "object": kind, "created": int(time.time()), "model": preset.model}
         chunk = {**self._identity, "object": "chat.completion.chunk"} if plan.chat else self._identity
@@ -244,7 +244,7 @@ class Answer:
         output_tokens = self.plan.output.length_tokens + self.plan.overcount_tokens
         details = {"cached_tokens": cached_tokens}
         if self.plan.chat:
-            details["created_cache_tokens"] = prompt_tokens // self._block_size * self._block_size - cached_tokens
+            details["created_cache_tokens"] = prompt_tokens // self._hit_tokens * self._hit_tokens - cached_tokens
         return {
             "prompt_tokens": prompt_tokens,
             "total_tokens": prompt_tokens + output_tokens,

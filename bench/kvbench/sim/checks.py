@@ -7,6 +7,10 @@ from datetime import datetime
 from kvbench.errors import UsageError
 from kvbench.sim.parameters import Preset
 
+_LEAST_BYTES_PER_TOKEN = 0.01
+_MOST_SESSION_BLOCKS = 1_000_000
+_LAST_YEAR = 9000
+
 
 def check_together(preset: Preset) -> None:
     """UsageError names the parameters that cannot be meant together, and what would do."""
@@ -17,12 +21,28 @@ def check_together(preset: Preset) -> None:
     _check_clock(preset)
 
 
+def check_bytes_per_token(preset: Preset) -> None:
+    """UsageError where a token is so small that a pool would have blocks without end."""
+    if 0 < preset.bytes_per_token < _LEAST_BYTES_PER_TOKEN:
+        raise UsageError(
+            f"bytes_per_token = {preset.bytes_per_token:g}: expected 0 (not stated) or at least "
+            f"{_LEAST_BYTES_PER_TOKEN:g}"
+        )
+
+
 def _check_pool(preset: Preset) -> None:
+    check_bytes_per_token(preset)
     if preset.bytes_per_session and not preset.bytes_per_token:
         raise UsageError(
             f"bytes_per_session = {preset.bytes_per_session} bytes: it is pinned in blocks, and bytes_per_token = 0 "
             "does not say how large they are",
             hint="set bytes_per_token too",
+        )
+    if preset.session_blocks > _MOST_SESSION_BLOCKS:
+        raise UsageError(
+            f"bytes_per_session = {preset.bytes_per_session} bytes are {preset.session_blocks:,} blocks of "
+            f"{preset.block_bytes:g} bytes: expected {_MOST_SESSION_BLOCKS:,} at most",
+            hint="set bytes_per_session lower, or bytes_per_token or block_size higher",
         )
     if preset.max_model_len > preset.capacity_tokens:
         raise UsageError(
@@ -88,6 +108,8 @@ def _check_clock(preset: Preset) -> None:
             raise UsageError(f"peak_hours_utc = {preset.peak_hours_utc} [times of day]: {span} ends before it begins")
     if preset.utc_start is not None:
         try:
-            datetime.fromisoformat(preset.utc_start)
+            started = datetime.fromisoformat(preset.utc_start)
         except ValueError as error:
             raise UsageError(f"utc_start = {preset.utc_start} [UTC]: {error}") from None
+        if started.year > _LAST_YEAR:
+            raise UsageError(f"utc_start = {preset.utc_start} [UTC]: expected a year up to {_LAST_YEAR}")

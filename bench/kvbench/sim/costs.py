@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 from kvbench.sim.parameters import Preset
+
+NS = 1_000_000_000
+
+
+def life_ns(seconds: float | None, trace_time_scale: float) -> int | None:
+    """A time to live in ns; None: for ever, as where no trace time passes. Any other lasts 1 ns at least."""
+    if seconds is None or not trace_time_scale:
+        return None
+    return math.ceil(seconds * trace_time_scale * NS)
 
 
 def prefill_s(preset: Preset, uncached: int, cached: int) -> float:

@@ -18,14 +18,12 @@ import random
 from collections import deque
 
 from kvbench.sim.cache import BlockHasher
-from kvbench.sim.costs import decode_s, prefill_s
+from kvbench.sim.costs import NS, decode_s, life_ns, prefill_s
 from kvbench.sim.hits import BlockStore, Found
 from kvbench.sim.job import Job, Token
 from kvbench.sim.parameters import Preset
 from kvbench.sim.text import OutputText
 from kvbench.sim.units import UnitStore
-
-NS = 1_000_000_000
 
 
 def hash_tokens(preset: Preset) -> int:
@@ -52,9 +50,7 @@ class Engine:
             self.units = UnitStore(
                 interval=None if interval is None else interval // self._hash_tokens,
                 build_ns=round(preset.unit_build_s * trace_time_scale * NS),
-                ttl_ns=round((preset.idle_ttl_s or 0) * trace_time_scale * NS) or None,
-                lapse_probability=preset.lapse_probability,
-                seed=preset.seed,
+                ttl_ns=life_ns(preset.idle_ttl_s, trace_time_scale),
                 refresh_on_hit=preset.refresh_on_hit,
             )
         self.waiting: deque[Job] = deque()
@@ -95,7 +91,7 @@ class Engine:
         job = Job(prompt, output, salt, now_ns, hasher, chance, ready_ns=ready_ns)
         job.replica = self._replica
         job.noise = math.exp(chance.gauss(0, self.preset.noise_sigma))
-        job.loses_hit = self.units is None and chance.random() < self.preset.lapse_probability
+        job.loses_hit = chance.random() < self.preset.lapse_probability
         self._arriving.append(job)
         return job
 
@@ -106,7 +102,15 @@ class Engine:
         for queue in (self._arriving, self.waiting, self.running):
             if job in queue:
                 queue.remove(job)
+        if job.restoring:
+            self._restoring = [entry for entry in self._restoring if entry[2] is not job]
+            heapq.heapify(self._restoring)
         self._finish(job, now_ns)
+
+    @property
+    def waiting_requests(self) -> int:
+        """Those whose blocks come up are still to run, as in vLLM's count."""
+        return len(self.waiting) + len(self._restoring)
 
     @property
     def busy(self) -> bool:
@@ -188,8 +192,6 @@ class Engine:
     def _end_restores(self, at_ns: int) -> None:
         while self._restoring and self._restoring[0][0] <= at_ns:
             job = heapq.heappop(self._restoring)[2]
-            if job.done:
-                continue
             for position, block_hash in job.restoring:
                 self.store.come_up(job.blocks[position], block_hash, at_ns)
             job.restoring = []
@@ -296,7 +298,10 @@ class Engine:
         hit = len(found.blocks) * size
         job.found = job.computed = hit - found.replay_tokens
         if self.units is not None:
-            hit = job.found = job.computed = self.units.find(hashes, at_ns) * self._hash_tokens
+            if job.loses_hit and job.scheduled_ns is None:
+                job.lapsed = self.units.lose(hashes, at_ns)
+            hit = 0 if job.lapsed else self.units.find(hashes, at_ns) * self._hash_tokens
+            job.found = job.computed = hit
             if job.scheduled_ns is None:
                 job.common = self.units.common_prefix(self._input_hashes(job), at_ns)
         job.prefilling = True
@@ -304,7 +309,7 @@ class Engine:
             self._note_hit(job, hit, found, at_ns)
         if any(found.below):
             restored_ns = self.store.tiers.restore(found.below, at_ns)
-            if job.restored_ns is None:
+            if not job.preemptions:
                 job.restored_ns = restored_ns
             job.restoring = [(n, hashes[n]) for n, block in enumerate(found.blocks) if block is None]
             heapq.heappush(self._restoring, (restored_ns, next(self._order), job))
@@ -326,7 +331,7 @@ class Engine:
         done = job.computed - job.found
         self._schedule(job, chunk, at_ns)
         whole_ns = self._prefill_ns(job, done + chunk) - (self._prefill_ns(job, done) if done else 0)
-        return whole_ns + round(self.preset.prefill_s_per_chunk * job.noise * NS)
+        return whole_ns + (round(self.preset.prefill_s_per_chunk * job.noise * NS) if chunk else 0)
 
     def _prefill_ns(self, job: Job, uncached: int) -> int:
         return round(NS * job.noise * prefill_s(self.preset, uncached, job.found))

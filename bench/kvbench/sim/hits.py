@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kvbench.sim.cache import BlockPool
+from kvbench.sim.costs import life_ns
 from kvbench.sim.parameters import Preset
 from kvbench.sim.tiers import LowerTiers
 from kvbench.sim.window import WindowStates
 
-NS = 1_000_000_000
 _FOREIGN = "another tenant's block"
 
 
@@ -29,7 +29,7 @@ class BlockStore:
         self.tiers = LowerTiers(preset, self.window.forget, trace_time_scale)
         self.pool = BlockPool(
             preset.num_blocks,
-            round((preset.idle_ttl_s or 0) * trace_time_scale * NS) or None,
+            life_ns(preset.idle_ttl_s, trace_time_scale),
             preset.cache_blocks,
             eviction=preset.eviction,
             refresh_on_hit=preset.refresh_on_hit,

@@ -82,7 +82,12 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserCallbackError as error:
             # A defect of ours, not of the request: end visibly (the client sees the reset, stderr the traceback).
             raise error.__context__ or error from None
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+        except httptools.HttpParserUpgrade as upgrade:
+            # Declined by going on as before; what came behind the request is the next one.
+            self._parser = httptools.HttpRequestParser(self)
+            if rest := data[upgrade.args[0] :]:
+                self.data_received(rest)
+        except httptools.HttpParserError:
             self._refuse(400, "This is not an HTTP/1.1 request.")
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -129,6 +134,8 @@ class Connection(asyncio.Protocol):
             f"{'' if self._keeps_alive() else 'connection: close' + chr(13) + chr(10)}\r\n"
         )
         start = b"HTTP/1.1 %d %s\r\nserver: kvbench-sim\r\n" % (status, _REASONS[status])
+        if self._current is not None and self._current.method == "HEAD":
+            body = b""  # its length is told all the same
         self._write(start + head.encode("latin-1") + body)
         self._answered()
 

@@ -12,6 +12,11 @@ _NAME = "name"
 _SWITCH = "true or false"
 _SHARE = "1"
 _BEFORE_SCALE = "s, before --time-scale"
+_LONGEST_LIFE_S = 1e9
+_LIFE: dict[str, float] = {"gt": 0, "le": _LONGEST_LIFE_S}
+_MOST_BYTES = 10**18
+_MOST_BLOCKS = 10**12
+_MOST_TOKENS = 10**9
 
 
 def _is(unit: str, what: str, **limits: Any) -> Meta:
@@ -41,15 +46,23 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # ---- what answers
     dialect: Annotated[Literal["vllm", "deepseek"], _is(_NAME, "Whose API is spoken.")] = "vllm"
     model: Annotated[str, _is(_NAME, "The name it is served under.", min_length=1)] = "sim-small"
-    max_model_len: Annotated[int, _is("tokens", "Longest prompt and output together.", ge=2)] = 131_072
+    max_model_len: Annotated[int, _is("tokens", "Longest prompt and output together.", ge=2, le=_MOST_TOKENS)] = 131_072
     seed: Annotated[int, _is("seed", "Of everything that is left to chance.", ge=0)] = 0
 
     # ---- the pool in HBM
     block_size: Annotated[int, _is("tokens", "Of a block.", ge=1, le=4096)] = 32
-    num_blocks: Annotated[int, _is("blocks, one of them the null block", "Size of the pool.", ge=2)] = 62_501
+    num_blocks: Annotated[
+        int, _is("blocks, one of them the null block", "Size of the pool.", ge=2, le=_MOST_BLOCKS)
+    ] = 62_501
     pool_bytes: (
         Annotated[
-            int, _is("bytes", "Size of the pool in bytes: num_blocks is what fits; null: num_blocks says it.", ge=1)
+            int,
+            _is(
+                "bytes",
+                "Size of the pool in bytes: num_blocks is what fits; null: num_blocks says it.",
+                ge=1,
+                le=_MOST_BYTES,
+            ),
         ]
         | None
     ) = None
@@ -57,7 +70,13 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         float, _is("bytes/token", "KV bytes of a token, 0: not stated, and nothing is sized in bytes.", ge=0, le=1e9)
     ] = 0.0
     bytes_per_session: Annotated[
-        int, _is("bytes", "Fixed state of a running request, pinned in the pool in whole blocks while it runs.", ge=0)
+        int,
+        _is(
+            "bytes",
+            "Fixed state of a running request, pinned in the pool in whole blocks while it runs.",
+            ge=0,
+            le=_MOST_BYTES,
+        ),
     ] = 0
     cache_blocks: (
         Annotated[
@@ -80,7 +99,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = "lru"
     idle_ttl_s: (
         Annotated[
-            float, _is(_BEFORE_SCALE, "A block or prefix unit unused for this long is given up; null: never.", gt=0)
+            float, _is(_BEFORE_SCALE, "A block or prefix unit unused for this long is given up; null: never.", **_LIFE)
         ]
         | None
     ) = None
@@ -96,17 +115,21 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = 0.0
 
     # ---- below HBM: what leaves the pool goes down a tier, what is hit there comes up again
-    host_bytes: Annotated[int, _is("bytes", "Host memory for blocks that leave HBM; 0: there is none.", ge=0)] = 0
+    host_bytes: Annotated[
+        int, _is("bytes", "Host memory for blocks that leave HBM; 0: there is none.", ge=0, le=_MOST_BYTES)
+    ] = 0
     host_bandwidth_bytes_per_s: Annotated[float, _is("bytes/s", "Host memory to HBM.", gt=0, le=1e15)] = 20e9
     host_latency_s: Annotated[float, _is("s", "Before the first byte from host memory.", ge=0, le=3600)] = 0.0005
     host_ttl_s: (
-        Annotated[float, _is(_BEFORE_SCALE, "A block leaves host memory after this long; null: never.", gt=0)] | None
+        Annotated[float, _is(_BEFORE_SCALE, "A block leaves host memory after this long; null: never.", **_LIFE)] | None
     ) = None
-    ssd_bytes: Annotated[int, _is("bytes", "SSD for blocks that leave the tier above; 0: there is none.", ge=0)] = 0
+    ssd_bytes: Annotated[
+        int, _is("bytes", "SSD for blocks that leave the tier above; 0: there is none.", ge=0, le=_MOST_BYTES)
+    ] = 0
     ssd_bandwidth_bytes_per_s: Annotated[float, _is("bytes/s", "SSD to HBM.", gt=0, le=1e15)] = 5e9
     ssd_latency_s: Annotated[float, _is("s", "Before the first byte from SSD.", ge=0, le=3600)] = 0.005
     ssd_ttl_s: (
-        Annotated[float, _is(_BEFORE_SCALE, "A block is gone from SSD after this long; null: never.", gt=0)] | None
+        Annotated[float, _is(_BEFORE_SCALE, "A block is gone from SSD after this long; null: never.", **_LIFE)] | None
     ) = None
 
     # ---- sliding-window layers
@@ -122,7 +145,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         ),
     ] = "never"
     window_ttl_s: (
-        Annotated[float, _is(_BEFORE_SCALE, "Window state unused for this long is gone; null: never.", gt=0)] | None
+        Annotated[float, _is(_BEFORE_SCALE, "Window state unused for this long is gone; null: never.", **_LIFE)] | None
     ) = None
 
     # ---- prefix units in place of blocks
@@ -140,7 +163,8 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Annotated[int, _is("tokens", "Units end at multiples of this too; null: at ends of text only.", ge=1)] | None
     ) = None
     unit_build_s: Annotated[
-        float, _is(_BEFORE_SCALE, "A unit can be hit this long after its tokens were computed.", ge=0)
+        float,
+        _is(_BEFORE_SCALE, "A unit can be hit this long after its tokens were computed.", ge=0, le=_LONGEST_LIFE_S),
     ] = 0.0
 
     # ---- time

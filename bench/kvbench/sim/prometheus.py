@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from kvbench.sim.engine import NS, Engine
+from kvbench.sim.costs import NS
+from kvbench.sim.engine import Engine
 from kvbench.sim.job import Job
 from kvbench.sim.parameters import Preset
 
@@ -67,7 +68,6 @@ class ServerMetrics:
         assert job.first_token_ns is not None
         assert job.last_token_ns is not None
         self.finished_by["stop" if job.output.stops else "length"] += 1
-        self.generation_tokens += job.sampled
         self._e2e.observe((now_ns - job.arrival_ns) / NS)
         self._queue.observe((job.scheduled_ns - job.ready_ns) / NS)
         self._prefill.observe((job.first_token_ns - job.scheduled_ns) / NS)
@@ -113,7 +113,7 @@ def render(preset: Preset, engines: Sequence[tuple[ServerMetrics, Engine]]) -> s
     out.append("# TYPE vllm:cache_config_info gauge")
     out.extend(_cache_config(preset, number) for number in range(len(engines)))
     gauge("num_requests_running", "Number of requests in model execution batches.", lambda e: len(e.running))
-    gauge("num_requests_waiting", "Number of requests waiting to be processed.", lambda e: len(e.waiting))
+    gauge("num_requests_waiting", "Number of requests waiting to be processed.", lambda e: e.waiting_requests)
     gauge(
         "kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", lambda e: 1 - e.pool.free / e.pool.capacity
     )

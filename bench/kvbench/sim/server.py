@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from kvbench.errors import FailedError
+from kvbench.errors import FailedError, UsageError
 from kvbench.sim.deepseek_service import DeepSeekService
 from kvbench.sim.http import Connection
 from kvbench.sim.parameters import Preset
@@ -26,6 +26,7 @@ except ImportError:  # uvloop does not exist for this platform
 HOST = "127.0.0.1"
 _BACKLOG = 4096
 _STDIN = 0
+_MOST_TIME_SCALE = 1e6
 
 
 def run(
@@ -41,8 +42,11 @@ def run(
     """Serve on loopback until SIGTERM or SIGINT; `on_ready` gets the URL once the port listens (0: any free one).
 
     until_stdin_ends: stop also when stdin reaches its end, which it does when the process holding the other end of
-    the pipe dies; SIGINT is then left to that process. FailedError where the port or the truth log cannot be had.
+    the pipe dies; SIGINT is then left to that process. FailedError where the port cannot be had, or the
+    truth log cannot be opened or, later, written.
     """
+    if not 0 <= time_scale <= _MOST_TIME_SCALE:
+        raise UsageError(f"time scale {time_scale:g}: expected 0 up to {_MOST_TIME_SCALE:g}")
     truth_fd = None
     if truth_log is not None:
         try:
@@ -52,11 +56,13 @@ def run(
     listener = _listen(port)
     try:
         with asyncio.Runner(loop_factory=_new_event_loop) as runner:
-            runner.run(_serve(preset, listener, on_ready, time_scale, truth_fd, api_key, until_stdin_ends))
+            lost = runner.run(_serve(preset, listener, on_ready, time_scale, truth_fd, api_key, until_stdin_ends))
     finally:
         listener.close()
         if truth_fd is not None:
             os.close(truth_fd)
+    if lost is not None:
+        raise FailedError(f"{truth_log}: the truth log cannot be written: {lost.strerror}; it is not complete")
 
 
 def _listen(port: int) -> socket.socket:
@@ -79,7 +85,8 @@ async def _serve(
     truth_fd: int | None,
     api_key: str | None,
     until_stdin_ends: bool,
-) -> None:
+) -> OSError | None:
+    """What ended the truth log, and the endpoint with it."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
@@ -90,7 +97,13 @@ async def _serve(
     else:
         loop.add_signal_handler(signal.SIGINT, stop.set)
     kind = DeepSeekService if preset.dialect == "deepseek" else VllmService
-    service = kind(preset, loop, time_scale=time_scale, api_key=api_key, truth_fd=truth_fd)
+    lost: list[OSError] = []
+
+    def fail(error: OSError) -> None:
+        lost.append(error)
+        stop.set()
+
+    service = kind(preset, loop, time_scale=time_scale, api_key=api_key, truth_fd=truth_fd, on_truth_failure=fail)
     server = await loop.create_server(lambda: Connection(service), sock=listener, backlog=_BACKLOG)
     # A full collection would stall every stream by milliseconds and find next to nothing.
     gc.freeze()
@@ -101,6 +114,7 @@ async def _serve(
         loop.remove_reader(_STDIN)
     service.close()
     server.close()
+    return next(iter(lost), None)
 
 
 def _stop_at_end_of_stdin(stop: asyncio.Event) -> None:

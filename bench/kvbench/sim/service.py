@@ -17,7 +17,7 @@ import msgspec
 from kvbench.sim.account import Account, Bill
 from kvbench.sim.api import ApiError, Plan
 from kvbench.sim.cluster import Cluster
-from kvbench.sim.engine import NS
+from kvbench.sim.costs import NS
 from kvbench.sim.http import Connection, HttpRequest, chunk
 from kvbench.sim.job import Job, Token
 from kvbench.sim.parameters import Preset
@@ -89,6 +89,7 @@ class Service:
         time_scale: float = 1.0,
         api_key: str | None = None,
         truth_fd: int | None = None,
+        on_truth_failure: Callable[[OSError], None] = lambda _: None,
     ) -> None:
         self._preset = preset
         self._loop = loop
@@ -97,7 +98,7 @@ class Service:
         self._account = Account(preset)
         self._timer = DeadlineTimer(loop, self._advance)
         self._api_key = api_key
-        self._truth = TruthLog(truth_fd)
+        self._truth = TruthLog(truth_fd, on_truth_failure)
         self._lateness = Lateness()
         self._of_job: dict[Job, Exchange] = {}
         self._of_connection: dict[Connection, Exchange] = {}
@@ -184,7 +185,7 @@ class Service:
         request_id = request.headers.get("x-request-id") or uuid.uuid4().hex
         faults = self._account.draw_faults()
         if "output_overcount" in faults:
-            plan.overcount_tokens = -int(-plan.output.length_tokens * self._preset.overcount_share // 1)
+            plan.overcount_tokens = self._account.overcount_tokens(plan.output.length_tokens)
         job = self._cluster.submit(plan.prompt, plan.output, salt=plan.salt, now_ns=request.arrival_ns)
         exchange = Exchange(connection, answer_of(plan, self._preset, request_id), request_id, job)
         exchange.faults = faults
@@ -224,7 +225,8 @@ class Service:
             self._run_engines(now_ns)
 
     def _run_engines(self, now_ns: int) -> None:
-        self._cluster.run_until(now_ns)
+        for token in self._cluster.run_until(now_ns):
+            self._metrics[token.job.replica].generation_tokens += token.stop - token.number
         for token in self._cluster.take_planned():
             exchange = self._of_job.get(token.job)
             if exchange is not None:

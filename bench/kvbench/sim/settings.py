@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import msgspec
 
 from kvbench.errors import UsageError
-from kvbench.sim.checks import check_together
+from kvbench.sim.checks import check_bytes_per_token, check_together
 from kvbench.sim.parameters import Preset
 from kvbench.sim.presets import DEFAULT_PRESET, PRESETS
 
@@ -53,7 +53,7 @@ def resolve_preset(name: str, settings: Mapping[str, object] | None = None) -> P
         raise UsageError(f"{key} = {given.get(key)} [{units.get(key, '')}]: {_why(key, str(error))}") from None
     for key in given:
         value = getattr(preset, key)
-        if isinstance(value, (float, Decimal)) and value != value:
+        if (isinstance(value, float) and math.isnan(value)) or (isinstance(value, Decimal) and value.is_nan()):
             raise UsageError(f"{key} = {given[key]} [{units[key]}]: not a number")
         if isinstance(value, Decimal) and not 0 <= value < _MOST_MONEY:
             raise UsageError(f"{key} = {given[key]} [{units[key]}]: expected 0 up to {_MOST_MONEY}")
@@ -95,6 +95,7 @@ def _sized(preset: Preset, given: Mapping[str, object]) -> Preset:
             f"pool_bytes = {preset.pool_bytes} bytes: bytes_per_token says what a token takes of it, and is 0",
             hint="set bytes_per_token too, or num_blocks instead",
         )
+    check_bytes_per_token(preset)
     blocks = int(preset.pool_bytes // preset.block_bytes)
     if blocks < 2:
         raise UsageError(

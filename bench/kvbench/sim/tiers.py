@@ -11,9 +11,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from kvbench.sim.costs import NS, life_ns
 from kvbench.sim.parameters import Preset
-
-NS = 1_000_000_000
 
 
 @dataclass
@@ -48,7 +47,7 @@ class LowerTiers:
             ("ssd", preset.ssd_bytes, preset.ssd_ttl_s, preset.ssd_bandwidth_bytes_per_s, preset.ssd_latency_s),
         ):
             if size:
-                ttl_ns = round((ttl_s or 0) * trace_time_scale * NS) or None
+                ttl_ns = life_ns(ttl_s, trace_time_scale)
                 blocks = int(size // preset.block_bytes)
                 self._tiers.append(_Tier(name, blocks, ttl_ns, bandwidth, latency_s))
 

@@ -86,7 +86,10 @@ def encode_chat(
         if keep_reasoning:
             parts.append(_encode_content(message.get("reasoning_content")))
         parts.append(_encode_content(message.get("content")))
-        for call in message.get("tool_calls") or ():
+        calls = message.get("tool_calls") or []
+        if not isinstance(calls, list):
+            raise PromptError("The tool_calls of a message must be a list, or null.")
+        for call in calls:
             parts += (CALL, *_encode_call(call))
         parts.append(END)
     if add_generation_prompt:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections import deque
+from collections.abc import Callable
 from decimal import Decimal
 
 import msgspec
@@ -107,17 +108,26 @@ def _between(start_ns: int | None, end_ns: int | None) -> int | None:
 
 
 class TruthLog:
-    """The last requests' truths as JSON lines, and all of them in a file, where there is one."""
+    """The last requests' truths as JSON lines, and all of them in a file, where there is one.
 
-    def __init__(self, fd: int | None) -> None:
+    on_failure: called once where the file can no longer be written; it then lacks what follows.
+    """
+
+    def __init__(self, fd: int | None, on_failure: Callable[[OSError], None]) -> None:
         self._fd = fd
+        self._on_failure = on_failure
         self._lines: deque[bytes] = deque(maxlen=_KEPT)
 
     def add(self, truth: Truth) -> None:
         line = msgspec.json.encode(truth) + b"\n"
         self._lines.append(line)
         if self._fd is not None:
-            os.write(self._fd, line)
+            try:
+                while line:
+                    line = line[os.write(self._fd, line) :]
+            except OSError as error:
+                self._fd = None
+                self._on_failure(error)
 
     def render(self) -> bytes:
         return b"".join(self._lines)

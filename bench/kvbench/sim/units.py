@@ -11,7 +11,6 @@ that was hit and of no shorter one; common prefixes are looked for among inputs,
 
 from __future__ import annotations
 
-import random
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -35,35 +34,29 @@ class UnitStore:
         interval: int | None = None,
         build_ns: int = 0,
         ttl_ns: int | None = None,
-        lapse_probability: float = 0.0,
-        seed: int = 0,
         refresh_on_hit: bool = True,
     ) -> None:
         self._interval = interval
         self._build_ns = build_ns
         self._ttl_ns = ttl_ns
-        self._lapse_probability = lapse_probability
-        self._random = random.Random(seed)
         self._refresh_on_hit = refresh_on_hit
         self._units: OrderedDict[int, _Unit] = OrderedDict()
         self._inputs: OrderedDict[int, int] = OrderedDict()
 
     def find(self, hashes: Sequence[int], now_ns: int) -> int:
         """Length of the longest unit that the sequence begins with; its life begins anew."""
-        self._expire(now_ns)
-        for length in range(len(hashes), 0, -1):
-            key = hashes[length - 1]
-            unit = self._units.get(key)
-            if unit is None or unit.ready_ns > now_ns or self._is_over(unit.used_ns, now_ns):
-                continue
-            if self._lapse_probability and self._random.random() < self._lapse_probability:
-                del self._units[key]
-                continue
-            if self._refresh_on_hit:
-                unit.used_ns = now_ns
-                self._units.move_to_end(key)
-            return length
-        return 0
+        length = self._longest(hashes, now_ns)
+        if length and self._refresh_on_hit:
+            self._units[hashes[length - 1]].used_ns = now_ns
+            self._units.move_to_end(hashes[length - 1])
+        return length
+
+    def lose(self, hashes: Sequence[int], now_ns: int) -> bool:
+        """Forget the unit that the sequence would hit; False where there is none."""
+        length = self._longest(hashes, now_ns)
+        if length:
+            del self._units[hashes[length - 1]]
+        return bool(length)
 
     def common_prefix(self, hashes: Sequence[int], now_ns: int) -> int:
         """Length that this input has in common with an earlier one; it is an earlier one itself from now on."""
@@ -87,6 +80,14 @@ class UnitStore:
         """Forget everything."""
         self._units.clear()
         self._inputs.clear()
+
+    def _longest(self, hashes: Sequence[int], now_ns: int) -> int:
+        self._expire(now_ns)
+        for length in range(len(hashes), 0, -1):
+            unit = self._units.get(hashes[length - 1])
+            if unit is not None and unit.ready_ns <= now_ns and not self._is_over(unit.used_ns, now_ns):
+                return length
+        return 0
 
     def _write(self, keys: Iterable[int], now_ns: int) -> None:
         ready_ns = now_ns + self._build_ns

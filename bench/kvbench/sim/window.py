@@ -6,9 +6,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kvbench.sim.costs import life_ns
 from kvbench.sim.parameters import Preset
-
-NS = 1_000_000_000
 
 
 class Adopted(NamedTuple):
@@ -29,7 +28,7 @@ class WindowStates:
         self._replay = preset.window_replay
         self._block_size = preset.block_size
         self._refresh_on_hit = preset.refresh_on_hit
-        self._ttl_ns = round((preset.window_ttl_s or 0) * trace_time_scale * NS) or None
+        self._ttl_ns = life_ns(preset.window_ttl_s, trace_time_scale)
         self._used_ns: OrderedDict[int, int] = OrderedDict()
 
     def keep(self, hashes: Sequence[int], now_ns: int) -> None:
