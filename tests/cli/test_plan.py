@@ -207,3 +207,31 @@ def test_where_a_field_stands() -> None:
     assert line_of(text, "r[1].b") == 9
     assert line_of(text, "r[1].d") == 7
     assert line_of(text, "nowhere.x") is None
+
+
+def test_a_catalogue_name_comes_before_a_directory_of_that_name(tmp_path: Path) -> None:
+    (tmp_path / "kimi-k3").mkdir()
+    (tmp_path / "deepseek").mkdir()
+    path = tmp_path / "plan.toml"
+    path.write_text(
+        f'[model]\nname = "kimi-k3"\n[memory]\nkv = 40e9\n[traffic]\ncontext = 131072\n{BOOK}at = 2026-11-30\n'
+    )
+    assert "17 of 131,072 tokens" in call(path)
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "note"),
+    [
+        (
+            "llama-3-8b",
+            "[memory]\nkv = 1e9\nrunning = 3\n",
+            "memory.running changes nothing: a session has no fixed bytes",
+        ),
+        ("kimi-k3", "[memory]\nkv = 1e9\nrunning = 3\n", "changes nothing: idle sessions keep their fixed bytes too"),
+        ("kimi-k3", "[memory]\nkv = 1e9\n[replay]\nwindow_lost = 0.5\n", "replay is not counted"),
+    ],
+)
+def test_what_is_said_and_changes_nothing_is_told(tmp_path: Path, model: str, more: str, note: str) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(f'[model]\nname = "{model}"\n[traffic]\ntrace = "agent-trace.jsonl"\n{more}')
+    assert note in call(path)

@@ -21,7 +21,7 @@ def plan_lines(report: dict[str, Any]) -> list[str]:
     lines += _trace(report["trace"])
     lines += _sessions(report["sessions"], report["memory"], report["model"])
     lines += _tiers(report["tiers"], report["rule"], report["model"])
-    lines += _eviction(report["eviction"])
+    lines += _eviction(report["eviction"], report["prices"])
     lines += _request(report["request"], report["replay"])
     lines += _throughput(report["throughput"], report["trace"])
     lines += _pressure(report["pressure"], report["prices"])
@@ -174,11 +174,12 @@ def _kept(tier: dict[str, Any], model: dict[str, Any] | None) -> str:
     return f"tokens kept = bytes / {per_token} B"
 
 
-def _eviction(found: list[dict[str, Any]]) -> list[str]:
+def _eviction(found: list[dict[str, Any]], prices: dict[str, Any] | None) -> list[str]:
     """What the trace pays for a cache that is too small, and what the tiers below HBM give back."""
     if not found:
         return []
-    rows = [["", "hits", "computed", "prefill", "restored"]]
+    priced = [] if prices is None else [f"1M input{_when(phase['when'])}" for phase in prices["phases"]]
+    rows = [["", "hits", "computed", "prefill", "restored", *priced]]
     rows += [
         [
             safe(each["what"]),
@@ -186,6 +187,7 @@ def _eviction(found: list[dict[str, Any]]) -> list[str]:
             _tokens(each["computed_tokens"]),
             NOT_GIVEN if each["prefill_s"] is None else _time(each["prefill_s"]),
             _time(each["restore_s"]) if each["restore_s"] else "-",
+            *(_money_text(price["price"]) for price in each["input_price_per_million"]),
         ]
         for each in found
     ]
@@ -245,7 +247,7 @@ def _pressure(found: dict[str, Any] | None, prices: dict[str, Any] | None) -> li
         costs.append(f"{_time(evict['recompute_s'])} of prefill")
     if prices is not None:
         more = ", ".join(f"{_money_text(price['cost'])}{_when(price['when'])}" for price in evict["price"])
-        costs.append(f"{prices['currency']} {more} more, all of it billed as misses")
+        costs.append(f"{safe(prices['currency'])} {more} more, all of it billed as misses")
     if costs:
         texts.append(f"evicted: its next request computes all of it, {'; '.join(costs)}")
     for each in found["offload"]:
@@ -278,8 +280,8 @@ def _money(report: dict[str, Any]) -> list[str]:
     lines = _several(
         "prices",
         [
-            f"{prices['currency']} for 1M tokens{_when(phase['when'])}: miss {phase['miss']}, hit {phase['hit']}, "
-            f"output {phase['output']}"
+            f"{safe(prices['currency'])} for 1M tokens{_when(phase['when'])}: "
+            f"miss {phase['miss']}, hit {phase['hit']}, output {phase['output']}"
             for phase in prices["phases"]
         ]
         + [safe(prices["source"])],
@@ -305,7 +307,7 @@ def _money(report: dict[str, Any]) -> list[str]:
         lines += _table("cost", rows)
     needed = report["needed"]
     if needed is not None:
-        told = f"{prices['currency']} {needed['price_per_million']} for 1M input tokens{_when(needed['when'])}"
+        told = f"{safe(prices['currency'])} {needed['price_per_million']} for 1M input tokens{_when(needed['when'])}"
         lines.append(_line("needed", f"{percent(needed['hit_rate'])} of input hit, for {told}"))
         if "capacity_tokens" in needed:
             tokens, ceiling = needed["capacity_tokens"], needed["ceiling_token_hit_rate"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import json
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from kvbench.analysis.planning import money
 from kvbench.analysis.planning.traffic import observe
 from kvbench.cli.plan import plan
+from kvbench.traces.blocks import BlockedTrace
 from kvbench.traces.bundled import resolve_trace
 from kvbench.traces.native import open_trace
 
@@ -122,6 +124,7 @@ def test_hits_by_tier_and_what_restoring_takes(tmp_path: Path) -> None:
     assert host["requests"] == 1
     assert host["restore_s_per_request"] == pytest.approx(20 * 100 / 1000 / 3)
     assert [row["token_hit_rate"] for row in found["eviction"]] == pytest.approx([30 / 90, 10 / 90, 30 / 90])
+    assert [row["input_price_per_million"] for row in found["eviction"]] == [[], [], []]
     assert [row["prefill_s"] for row in found["eviction"]] == pytest.approx([2.0, 80 / 3 / 10, 2.0])
     assert found["rule"]["order"] == "leaf-first"
     assert found["rule"]["ceiling_token_hit_rate"] == 30 / 90
@@ -189,6 +192,8 @@ def test_what_the_trace_costs(tmp_path: Path) -> None:
     assert found["needed"]["hit_rate"] == pytest.approx(1 / 3)
     assert found["needed"]["capacity_tokens"] == 50
     assert found["needed"]["capacity_bytes"] == 5000
+    prices_each = [row["input_price_per_million"][0]["price"] for row in found["eviction"]]
+    assert prices_each == ["2.1", "2.7", "2.1"]  # 10 of 90 hit: 3 - 2.7 / 9
     dearer = made(tmp_path, SMALL + prices.replace("2.1", "2.0"))
     assert dearer["needed"]["capacity_tokens"] is None
 
@@ -301,6 +306,27 @@ def test_a_task_of_v41_off_peak_and_at_peak(tmp_path: Path) -> None:
     assert round(costs["off-peak"][0], 3) == 0.020
     assert round(costs["off-peak"][1], 3) == 0.189
     assert round(costs["peak"][0], 3) == 0.039
+
+
+def test_hits_of_each_request_are_those_of_a_cache_that_evicts_tails_first() -> None:
+    path = resolve_trace("agent-trace.jsonl")
+    with open_trace(path) as opened:
+        observed = observe(opened)
+        chains = [(request.input_tokens, chain) for request, chain in BlockedTrace(opened, times="recorded").in_order()]
+    for capacity in (7, 100, 700):
+        cache: OrderedDict[tuple[int, ...], None] = OrderedDict()
+        hits = []
+        for tokens, chain in chains:
+            prefixes = [(at, block) for at, block in enumerate(chain)]
+            found = next((at for at, prefix in enumerate(prefixes) if prefix not in cache), len(prefixes))
+            hits.append(min(found * observed.block_size, tokens))
+            for prefix in reversed(prefixes):
+                cache[prefix] = None
+                cache.move_to_end(prefix)
+                if len(cache) > capacity:
+                    cache.popitem(last=False)
+        assert observed.hit_tokens(capacity).tolist() == hits
+        assert sum(hits) > 0
 
 
 def test_hits_of_each_request_add_up_to_the_curve() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from kvbench.analysis.models import ModelBytes, Part, bytes_model
+from kvbench.analysis.models import ModelBytes, Part, bytes_model, catalogue
 from kvbench.analysis.models.layouts import allocated
 from kvbench.analysis.models.numbers import plain
 from kvbench.analysis.plan import KvMemory, sessions_per_rank
@@ -112,7 +112,8 @@ def _model(profile: Profile, source: Source) -> ModelBytes:
     name = profile.model.name
     assert name is not None
     try:
-        return bytes_model(source.beside("model.name", name), profile.model.dtype)
+        path = name if name in catalogue() else source.beside("model.name", name)
+        return bytes_model(path, profile.model.dtype)
     except UsageError as error:
         raise source.wrong("model.dtype", error.message, error.hint) from None
     except KvbenchError as error:

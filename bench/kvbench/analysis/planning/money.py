@@ -15,7 +15,7 @@ from kvbench.analysis.planning.source import Source
 from kvbench.errors import KvbenchError, RefusedError, UsageError
 from kvbench.model import Usage
 from kvbench.prices.book import PriceRow
-from kvbench.prices.load import load_book
+from kvbench.prices.load import bundled_books, load_book
 from kvbench.prices.money import plain
 from kvbench.prices.parts import CannotPrice
 from kvbench.prices.pricing import PriceList
@@ -85,7 +85,8 @@ def _row(prices: Prices, day: date, source: Source) -> PriceRow:
     """A plan has no clock: the row is the one that holds when the day begins, in UTC."""
     assert prices.book is not None
     try:
-        book = load_book(source.beside("prices.book", prices.book))
+        name = prices.book
+        book = load_book(name if name in bundled_books() else source.beside("prices.book", name))
     except UsageError as error:
         raise source.wrong("prices.book", error.message, error.hint) from None
     try:
@@ -164,6 +165,12 @@ def needed_hit_rate(prices: PriceSet, wanted: Decimal, source: Source) -> dict[s
     except KvbenchError as error:
         raise source.wrong("prices.wanted", error.message) from None
     return {"price_per_million": text(wanted), "when": phase.when, "hit_rate": float(rate)}
+
+
+def input_price_at(prices: PriceSet, hit_rate: float) -> list[dict[str, str]]:
+    """What a million input tokens cost at a hit rate, for each phase of the list."""
+    rate = Decimal(hit_rate)
+    return [{"when": phase.when, "price": text(input_price(phase.rates, rate))} for phase in prices.phases]
 
 
 def listed(prices: PriceSet) -> dict[str, Any]:

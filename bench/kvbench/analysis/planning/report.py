@@ -81,7 +81,7 @@ class Plan:
             "throughput": per_s,
             "eviction": []
             if tiers is None
-            else tiers.eviction(self.profile.speed, self.profile.replay, self._replay_tokens()),
+            else tiers.eviction(self.profile.speed, self.profile.replay, self._replay_tokens(), self.prices),
             "pressure": squeezed,
             **money,
             "not_computed": self.missing,
@@ -208,6 +208,9 @@ class Plan:
                 f"fixed bytes in HBM: taken for {running:,} sessions at a time, all that the trace has at its peak or "
                 "that fit; memory.running says it otherwise"
             )
+        if self.profile.memory.running is not None and (rank.idle_keeps_f or not rank.per_session):
+            why = "idle sessions keep their fixed bytes too" if rank.per_session else "a session has no fixed bytes"
+            self.notes.append(f"memory.running changes nothing: {why}")
         if rank.per_session:
             self.notes.append(
                 "hits are counted block by block; a model with windows or states may find a prefix whole or not at all"
@@ -236,6 +239,10 @@ class Plan:
             self.notes.append(
                 f"every hit is taken to compute {replay_tokens:,} tokens again, as vLLM does; replay.window_lost or "
                 "replay.window_ttl_s says how often it happens elsewhere"
+            )
+        if not replay_tokens and (replay.window_lost or replay.window_ttl_s):
+            self.notes.append(
+                "replay is not counted: this model is not known to compute a window again; replay.tokens is"
             )
         if self.observed is not None:
             return None if tiers is None else trace_work(self.observed, tiers.tiering, speed, replay, replay_tokens)

@@ -10,6 +10,7 @@ import msgspec
 from kvbench.analysis.models.numbers import plain
 from kvbench.analysis.planning.capacity import Room
 from kvbench.analysis.planning.fields import Replay, Speed
+from kvbench.analysis.planning.money import PriceSet, input_price_at
 from kvbench.analysis.planning.pressure import TierSpeed
 from kvbench.analysis.planning.traffic import Observed
 from kvbench.analysis.planning.work import Tiering, Work, trace_work
@@ -57,7 +58,9 @@ class Tiers:
             for each, share, point, upto in zip(self.rooms, work.shares, points, self.blocks, strict=True)
         ]
 
-    def eviction(self, speed: Speed, replay: Replay, replay_tokens: int) -> list[dict[str, Any]]:
+    def eviction(
+        self, speed: Speed, replay: Replay, replay_tokens: int, prices: PriceSet | None
+    ) -> list[dict[str, Any]]:
         """A mean request where nothing is lost, where HBM evicts, and where tiers take what is evicted."""
         everything = Tiering(name="", blocks=None, s_per_token=0.0, latency_s=0.0)
         rows = [("nothing is lost", [everything]), ("HBM alone", self.tiering[:1])]
@@ -66,13 +69,15 @@ class Tiers:
         for what, tiers in rows:
             work = trace_work(self.observed, tiers, speed, replay, replay_tokens)
             assert work.input_tokens is not None
+            hit_rate = 1 - work.new_tokens / work.input_tokens
             out.append(
                 {
                     "what": what,
-                    "token_hit_rate": 1 - work.new_tokens / work.input_tokens,
+                    "token_hit_rate": hit_rate,
                     "computed_tokens": work.computed_tokens,
                     "prefill_s": work.prefill_s,
                     "restore_s": work.restore_s,
+                    "input_price_per_million": [] if prices is None else input_price_at(prices, hit_rate),
                 }
             )
         return out
