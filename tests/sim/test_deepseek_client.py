@@ -30,6 +30,8 @@ async def test_it_is_found_out_and_understood(usage_on: str) -> None:
     settings = {**QUICK, "unit_build_s": 0, "thinking_tokens": 10, "usage_on": usage_on}
     # The first token comes after two or three signs of life, and is not one of them.
     settings |= {"prefill_base_s": 0.25, "keep_alive_s": 0.1}
+    # Ten tokens of thought take 200 ms: a client that reads late on a busy machine still sees them apart.
+    settings |= {"decode_base_s": 0.02}
     with SimProcess.start("deepseek-api", settings=settings) as sim:
         endpoint, first = await ask(load_profile(sim.url), thinking=True)
         _, second = await ask(load_profile(sim.url), thinking=False)
