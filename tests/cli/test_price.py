@@ -252,6 +252,7 @@ def test_nothing_to_price_is_an_error_and_never_0(kvbench: Kvbench, tmp_path: Pa
         (("x", "--usage", "u.jsonl"), "one of RUN, --usage FILE and --estimate TRACE"),
         (("--usage", "u.jsonl", "--currency", "EUR"), "no list in it; there are CNY, USD"),
         (("--usage", "u.jsonl", "--date", "soon"), "--date soon: not a date"),
+        (("--usage", "u.jsonl", "--date", "9999-12-31"), "--date 9999-12-31: not a date"),
         (("--usage", "u.jsonl", "--prices", "nope"), "no price book 'nope'"),
         (("nowhere",), "no run directory"),
         (("--estimate", "agent-trace.jsonl"), "the trace names no model"),

@@ -101,6 +101,7 @@ def test_a_model_of_two_books_is_refused_until_one_is_named() -> None:
         (ROW.replace("miss = 1", "miss = nan"), 10, "is no price"),
         (ROW.replace("miss = 1", 'miss = "free"'), 10, "miss"),
         (ROW.replace("T00:00:00Z", "T00:00:00"), 10, "has no time zone"),
+        (ROW.replace("2026-01-01T00:00:00Z", "0001-01-01T00:00:00+12:00"), 10, "is no date of a price"),
         (ROW.replace('model = "m"', 'model = "k"'), 10, "there are: m, n"),
         (ROW.replace("miss = 1", "mis = 1\nmiss = 1"), 10, "unknown field `mis`"),
         (ROW.replace("miss = 1", "miss = 1\nuntil = 2026-01-01T00:00:00Z"), 10, "is not after from"),

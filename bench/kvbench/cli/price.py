@@ -127,6 +127,8 @@ def _moment(text: str | None) -> datetime | None:
         return None
     try:
         moment = datetime.fromisoformat(text)
+        if not 1970 < moment.year < 2200:
+            raise ValueError
     except ValueError:
         raise UsageError(f"--date {text}: not a date", hint="as 2026-10-15 or 2026-10-15T02:00:00Z, UTC") from None
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

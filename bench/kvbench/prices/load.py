@@ -217,6 +217,8 @@ class _Parser:
                 raise self._error(f"{value} is no price: 0 or more", what, line, name)
             if isinstance(value, datetime) and value.tzinfo is None:
                 raise self._error(f"{value} has no time zone: write UTC, with a Z at its end", what, line, name)
+            if isinstance(value, datetime) and not 1970 < value.year < 9999:
+                raise self._error(f"{value} is no date of a price", what, line, name)
         try:
             return msgspec.convert(raw, type)
         except msgspec.ValidationError as error:

@@ -24,6 +24,7 @@ from kvbench.traces.lines import LineError, decode_object
 from kvbench.usage import normalise
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_YEAR_2200_S = 7_258_118_400
 _LOGS = {"body", "messages", "payload", "sessionId", "kvbench_trace", "standard_logging_object", "startTime", "type"}
 CALLS_LEFT_OUT = ("several_calls", "broken", "no_usage_turn", "unfinished", "no_messages")
 """What a log's reader leaves out that may be calls somebody billed."""
@@ -125,13 +126,20 @@ def _zoneless(value: Any) -> bool:
 
 
 def utc(unix_s: float | None) -> datetime | None:
-    """Unix time as a moment, to the microsecond; LineError where it is beyond any calendar."""
+    """Unix time as a moment, to the microsecond; LineError where no request can have been made."""
     if unix_s is None:
         return None
+    if not 0 <= unix_s < _YEAR_2200_S:
+        raise LineError(f"{unix_s:g} s of Unix time is no date of a request", field="time")
+    return _EPOCH + timedelta(microseconds=round(unix_s * 1e6))
+
+
+def _log_time(unix_s: float | None) -> datetime | None:
+    """A log's time; one that is no date is none."""
     try:
-        return _EPOCH + timedelta(microseconds=round(unix_s * 1e6))
-    except OverflowError:
-        raise LineError(f"{unix_s:g} s of Unix time is no date", field="time") from None
+        return utc(unix_s)
+    except LineError:
+        return None
 
 
 def log_billables(path: Path, logged: LoggedCalls, model: str | None = None) -> tuple[Source, list[Billable]]:
@@ -154,8 +162,8 @@ def _calls(path: Path, calls: Iterable[LoggedUsage], model: str | None) -> Itera
             request_id=place,
             model=model or call.model,
             usage=normalise(call.usage),
-            start=utc(call.start_s),
-            end=utc(call.end_s),
+            start=_log_time(call.start_s),
+            end=_log_time(call.end_s),
             output_open=call.output_most is not None,
             output_most=call.output_most,
             place=place,
