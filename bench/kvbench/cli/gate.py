@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from kvbench.cli.gate_outputs import GateOutputs, GithubOption, JunitOption, MarkdownOption, OpenMetricsOption
+
 
 def gate(
     new: Annotated[
@@ -33,6 +35,10 @@ def gate(
     allow_order: Annotated[
         bool, typer.Option("--allow-order", help="Accept runs that are not interleaved, such as stored ones.")
     ] = False,
+    junit: JunitOption = None,
+    markdown: MarkdownOption = None,
+    openmetrics: OpenMetricsOption = None,
+    github: GithubOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Judge NEW runs against a baseline: exit 0 pass, 1 fail, 3 inconclusive or refused."""
@@ -46,6 +52,7 @@ def gate(
     from kvbench.errors import EXIT_CHECK_FAILED, EXIT_INCONCLUSIVE, EXIT_OK, UsageError
     from kvbench.render.gatetext import gate_lines
 
+    outputs = GateOutputs(junit, markdown, openmetrics, github).check()
     wanted = [parse_slo(text) for text in slo or ()]
     slos = tuple(goal for goal in wanted if isinstance(goal, Slo))
     gates = [parse_fail_if(text) for text in fail_if or ()]
@@ -58,6 +65,7 @@ def gate(
         raise UsageError(f"{relative[0]} needs a baseline", hint="--baseline RUN,RUN,... or --baseline 'runs/*-base-*'")
     base = load_side(baseline or (), slos)
     judged = judge(base, load_side(new, slos), gates, treatments=treatments, allow_order=allow_order)
+    outputs.write(msgspec.to_builtins(judged))
     if json:
         typer.echo(msgspec.json.format(msgspec.json.encode(judged), indent=2).decode())
     else:

@@ -33,9 +33,9 @@ def _gate(gate: dict[str, Any]) -> list[str]:
     sides = new if gate["scale"] == "value" else f"{amount(gate['base'], gate['unit'])} -> {new}"
     if gate["p"] is None:
         return [*lines, f"{INDENT}{sides} ({runs})"]
-    low, high = _change(gate, gate["low"]), _change(gate, gate["high"])
-    told = "" if gate["scale"] == "value" else f", {_change(gate, gate['change'])}"
-    passes = "" if gate["scale"] == "value" else f", passes within {_change(gate, gate['passes_within'])}"
+    low, high = scaled(gate, gate["low"]), scaled(gate, gate["high"])
+    told = "" if gate["scale"] == "value" else f", {scaled(gate, gate['change'])}"
+    passes = "" if gate["scale"] == "value" else f", passes within {scaled(gate, gate['passes_within'])}"
     lines.append(f"{INDENT}{sides}{told} (90% interval {low} to {high}{passes})")
     family = "" if gate["p_holm"] == gate["p"] else f", {gate['p_holm']:.2g} after Holm"
     lines.append(f"{INDENT}{gate['test']}, {runs}, p = {gate['p']:.2g}{family}; {_spread(gate)}")
@@ -56,13 +56,14 @@ def _power(gate: dict[str, Any]) -> str:
     power = [percent(gate[name]) for name in ("power_fail", "power_fail_family")]
     alone = power[0] if power[0] == power[1] else f"{power[0]} ({power[1]} after Holm)"
     return (
-        f"with these runs: FAIL at a true {_change(gate, gate['passes_within'])} {alone}, at a true "
-        f"{_change(gate, gate['fails_beyond'])} {percent(gate['fail_at_threshold'])}, PASS at no change "
+        f"with these runs: FAIL at a true {scaled(gate, gate['passes_within'])} {alone}, at a true "
+        f"{scaled(gate, gate['fails_beyond'])} {percent(gate['fail_at_threshold'])}, PASS at no change "
         f"{percent(gate['power_pass'])}; a side needs {runs} for 80%"
     )
 
 
-def _change(gate: dict[str, Any], value: float) -> str:
+def scaled(gate: dict[str, Any], value: float) -> str:
+    """A change, or an end of its interval, on the gate's scale."""
     if gate["scale"] == "ratio":
         return f"{(value - 1) * 100:+.1f}%"
     if gate["scale"] == "difference":
