@@ -80,7 +80,12 @@ BOOK = '[prices]\nbook = "deepseek"\nmodel = "deepseek-flash"\n'
             "'x' is no number of bytes",
         ),
         ("[model]\nbytes_per_token = 1", 1, "model.bytes_per_session", "missing"),
-        ("[model]\nbytes_per_token = 0\nbytes_per_session = 0", 2, "model.bytes_per_token", "above 0"),
+        (
+            "[model]\nbytes_per_token = 0\nbytes_per_session = 0",
+            2,
+            "model.bytes_per_token",
+            "from 0.001 to 1,000,000,000",
+        ),
         ("[model]\nname = 'kimi-k3'\ndtype = 'fp3'", 3, "model.dtype", "not a cache dtype"),
         ("[traffic]\ncontext = 1.5", 2, "traffic.context", "expected int, got float"),
         (f"[traffic]\ncontext = 9\nshared_tokens = 9\n{MODEL}", 3, "traffic.shared_tokens", "no limit"),

@@ -340,3 +340,10 @@ def test_hits_of_each_request_add_up_to_the_curve() -> None:
     assert observed.sessions == 18
     assert np.isnan(observed.pause_s).sum() == 18
     assert observed.live_sessions == 12
+
+
+def test_a_tier_beyond_all_measure_hits_what_an_unbounded_cache_does(tmp_path: Path) -> None:
+    huge = SMALL.replace("bytes_per_token = 100", "bytes_per_token = 0.001").replace("bytes = 2000", "bytes = 1e16")
+    found = made(tmp_path, huge)
+    assert found["tiers"][1]["tokens"] == 10**19
+    assert found["tiers"][1]["token_hit_rate_with_those_above"] == 30 / 90

@@ -18,7 +18,7 @@ from kvbench.analysis.planning.source import Source
 from kvbench.errors import InputError, KvbenchError
 
 TOKENS_AT_MOST = 10**12
-BYTES_AT_MOST = 10**18
+BYTES_AT_MOST = 10**16
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | {
     f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)
 }
@@ -115,8 +115,9 @@ def _allowed(field: str) -> list[str]:
 # ------------------------------------------------------------------------------------------------------- checking
 
 
-_RANGES: dict[str, tuple[float, float]] = {
+_RANGES: dict[str, tuple[float | Decimal, float]] = {
     "model.tensor_parallel": (1, 4096),
+    "model.bytes_per_token": (Decimal("0.001"), 10**9),
     "model.bytes_per_session": (0, BYTES_AT_MOST),
     "memory.running": (0, TOKENS_AT_MOST),
     "traffic.context": (1, TOKENS_AT_MOST),
@@ -137,7 +138,6 @@ _RANGES: dict[str, tuple[float, float]] = {
     "task.hit_rate": (0, 1),
 }
 _ABOVE_0 = {
-    "model.bytes_per_token": 1e9,
     "traffic.residence_s": 1e9,
     "speed.prefill_tokens_per_s": 1e12,
     "speed.decode_tokens_per_s": 1e12,

@@ -63,13 +63,18 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
         runs = self.curve.runs
         blocks = runs.blocks
         if capacity_blocks is not None:
-            blocks = np.clip(capacity_blocks - self.found.above, 0, blocks)
+            blocks = np.clip(self._no_more_than_all(capacity_blocks) - self.found.above, 0, blocks)
         hits = np.bincount(runs.request, blocks, self.requests).astype(np.int64)
         return np.minimum(hits * self.block_size, self.input_tokens)
 
     def measured(self, capacities_blocks: Sequence[int], hit_rates: Sequence[float] = ()) -> Measured:
         """The curve itself, with its rule. Takes as long as observing did: ask once."""
-        return measure(self.curve, Asked(capacities_blocks=capacities_blocks, hit_rates=hit_rates))
+        capacities = [self._no_more_than_all(capacity) for capacity in capacities_blocks]
+        return measure(self.curve, Asked(capacities_blocks=capacities, hit_rates=hit_rates))
+
+    def _no_more_than_all(self, capacity_blocks: int) -> int:
+        """A cache of as many blocks as are sent at all loses none; what is above may not fit a machine's integer."""
+        return min(capacity_blocks, int(self.curve.runs.depth.sum()))
 
 
 def observe(trace: TraceFile) -> Observed:
