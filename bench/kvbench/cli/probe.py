@@ -67,6 +67,98 @@ def capacity(
     _probe("capacity", endpoint, CapacityProbe(design).probe, settings, limits, model, out, yes, json)
 
 
+@app.command()
+def granularity(
+    endpoint: EndpointOption,
+    max_requests: RequestsOption = 100,
+    max_tokens: TokensOption = None,
+    max_hours: HoursOption = 1.0,
+    model: ModelOption = None,
+    out: OutOption = Path("runs"),
+    yes: YesOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Which hit rule holds: block size, least hit, what is computed again."""
+    from kvbench.replay.probes.granularity import GranularityProbe
+
+    limits = (max_requests, max_hours, max_tokens)
+    _probe("granularity", endpoint, GranularityProbe().probe, {}, limits, model, out, yes, json)
+
+
+@app.command()
+def ttl(
+    endpoint: EndpointOption,
+    max_age: Annotated[float, typer.Option(metavar="S", help="Age of the oldest prompt that is asked for, seconds.")],
+    min_age: Annotated[float, typer.Option(metavar="S", help="Age of the youngest, seconds.")] = 1.0,
+    passes: Annotated[int, typer.Option(metavar="N", help="Each takes up to --max-age and narrows the bracket.")] = 3,
+    input_tokens: Annotated[int, typer.Option(metavar="N", help="Length of the prompts.")] = 1_201,
+    max_requests: RequestsOption = 100,
+    max_tokens: TokensOption = None,
+    max_hours: HoursOption = 24.0,
+    model: ModelOption = None,
+    out: OutOption = Path("runs"),
+    yes: YesOption = False,
+    json: JsonOption = False,
+) -> None:
+    """How long a cached prompt lives that nobody asks for: one prompt for each age."""
+    from msgspec import to_builtins
+
+    from kvbench.replay.probes.ttl import TtlDesign, TtlProbe
+
+    design = TtlDesign(max_age_s=max_age, min_age_s=min_age, passes=passes, input_tokens=input_tokens).check()
+    limits = (max_requests, max_hours, max_tokens)
+    _probe("ttl", endpoint, TtlProbe(design).probe, to_builtins(design), limits, model, out, yes, json)
+
+
+@app.command()
+def latency(
+    endpoint: EndpointOption,
+    cells: Annotated[int, typer.Option(metavar="N", help="Pairs of uncached and cached tokens.")] = 60,
+    repeats: Annotated[int, typer.Option(metavar="N", help="Measurements of each.")] = 5,
+    max_input_tokens: Annotated[int, typer.Option(metavar="N", help="Longest prompt.")] = 32_768,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the pairs and their order.")] = 0,
+    max_requests: RequestsOption = 1_000,
+    max_tokens: TokensOption = None,
+    max_hours: HoursOption = 1.0,
+    model: ModelOption = None,
+    out: OutOption = Path("runs"),
+    yes: YesOption = False,
+    json: JsonOption = False,
+) -> None:
+    """What a hit and a miss cost in time: TTFT over uncached and cached tokens, in random order."""
+    from msgspec import to_builtins
+
+    from kvbench.replay.probes.latency import LatencyDesign, LatencyProbe
+
+    design = LatencyDesign(cells=cells, repeats=repeats, max_input_tokens=max_input_tokens, seed=seed).check()
+    limits = (max_requests, max_hours, max_tokens)
+    _probe("latency", endpoint, LatencyProbe(design).probe, to_builtins(design), limits, model, out, yes, json)
+
+
+@app.command()
+def consistency(
+    endpoint: EndpointOption,
+    prompts: Annotated[int, typer.Option(metavar="N", help="How many prompts are compared.")] = 20,
+    input_tokens: Annotated[int, typer.Option(metavar="N", help="Their length.")] = 1_001,
+    output_tokens: Annotated[int, typer.Option(metavar="N", help="Length of the answers.")] = 32,
+    max_requests: RequestsOption = 250,
+    max_tokens: TokensOption = None,
+    max_hours: HoursOption = 1.0,
+    model: ModelOption = None,
+    out: OutOption = Path("runs"),
+    yes: YesOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Whether an answer from the cache is the one that was computed: the same prompts cold and cached, greedy."""
+    from msgspec import to_builtins
+
+    from kvbench.replay.probes.consistency import ConsistencyDesign, ConsistencyProbe
+
+    design = ConsistencyDesign(prompts=prompts, input_tokens=input_tokens, output_tokens=output_tokens).check()
+    limits = (max_requests, max_hours, max_tokens)
+    _probe("consistency", endpoint, ConsistencyProbe(design).probe, to_builtins(design), limits, model, out, yes, json)
+
+
 def _lengths(text: str | None) -> tuple[int, ...]:
     if text is None:
         return ()

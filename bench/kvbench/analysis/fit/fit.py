@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from kvbench.analysis.fit.consistency import fit_consistency
+from kvbench.analysis.fit.granularity import fit_granularity
 from kvbench.analysis.fit.inversion import fit_trace
 from kvbench.analysis.fit.ramp import fit_capacity
+from kvbench.analysis.fit.ttft import fit_latency
+from kvbench.analysis.fit.ttl import fit_ttl
 from kvbench.model import FitReport
 from kvbench.runs.reader import Run
 
@@ -15,6 +19,10 @@ def fit_run(run: Run, *, kv_memory_bytes: int | None = None) -> FitReport:
     probe = run.info.settings.get("probe")
     fits: dict[object, Callable[[], FitReport]] = {
         "capacity": lambda: fit_capacity(run, kv_memory_bytes),
+        "granularity": lambda: fit_granularity(run),
+        "ttl": lambda: fit_ttl(run),
+        "latency": lambda: fit_latency(run),
+        "consistency": lambda: fit_consistency(run),
     }
     if probe in fits:
         return fits[probe]()

@@ -1,0 +1,46 @@
+"""Whether an answer from the cache is the one that was computed: the same prompts cold and cached, greedy."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kvbench.errors import UsageError
+from kvbench.replay.probes.probe import Prober
+
+
+class ConsistencyDesign(msgspec.Struct, frozen=True, kw_only=True):
+    prompts: int = 20
+    input_tokens: int = 1_001
+    output_tokens: int = 32
+
+    def check(self) -> ConsistencyDesign:
+        """UsageError for less than one of anything."""
+        if min(self.prompts, self.input_tokens, self.output_tokens) < 1:
+            raise UsageError("--prompts, --input-tokens and --output-tokens: at least 1 of each")
+        return self
+
+
+class ConsistencyProbe:
+    """Each prompt three times: cold, from the cache, and cold once more where the endpoint has a salt for it (without
+    one: from the cache once more), which shows how far answers differ by themselves."""
+
+    def __init__(self, design: ConsistencyDesign) -> None:
+        self._design = design
+
+    async def probe(self, prober: Prober) -> None:
+        design = self._design
+        salted = prober.endpoint.salt_field
+        length = min(design.input_tokens, prober.most_input_tokens - design.output_tokens)
+        requests = 3 * design.prompts
+        if not prober.plan.confirm(
+            f"consistency: {requests} requests, {requests * length:,} prompt tokens, up to "
+            f"{requests * design.output_tokens:,} of output"
+        ):
+            return
+        for number in range(design.prompts):
+            for role in ("cold", "cached", "control"):
+                extra = {"temperature": 0.0}
+                salt = {"cache_salt": f"consistency-{role == 'control'}"} if salted else {}
+                await prober.ask(
+                    f"prompt/{number}", role, length, output_tokens=design.output_tokens, extra={**extra, **salt}
+                )

@@ -1,0 +1,66 @@
+"""Lifetimes from ages at which prompts were found or lost."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from kvbench.analysis.fit.ttl import fit_ttl
+from kvbench.model import Clock, FitReport, Record, RunInfo, Usage
+from kvbench.runs.reader import Run
+
+S = 1_000_000_000
+
+
+def fit(rows: list[tuple[float, bool]]) -> FitReport:
+    """rows: (age in s, found); a request takes 10 ms."""
+    records, at = [], 0
+    for i, (age, hit) in enumerate(rows):
+        for role, cached in (("prime", 0), ("read", 992 if hit else 0)):
+            sent = at if role == "prime" else at + S // 100 + round(age * S)
+            clock = Clock(scheduled=sent, due=sent, sent=sent, first_token=sent + 5, end=sent + S // 100)
+            usage = Usage(input_tokens=1001, cached_tokens=cached, output_tokens=1)
+            name = f"age/{i}"
+            records.append(Record(request_id=f"{name}.{role}", session_id=name, turn=0, clock=clock, usage=usage))
+    info = RunInfo(kvbench_version="0", run_id="r", name="t", status="done", started_at="")
+    return fit_ttl(Run(info=info, records=records, events=[], warnings=[], path=Path("r")))
+
+
+def test_a_step_lies_between_the_oldest_found_and_the_youngest_lost() -> None:
+    found = fit([(10, True), (250, True), (299, True), (301, False), (900, False)]).named("ttl_s")
+    assert found is not None
+    # both requests' own 10 ms are not known from outside
+    assert found.low == 299
+    assert found.high == 301.02
+
+
+def test_nothing_lost_is_a_lower_bound_and_nothing_found_a_refusal() -> None:
+    lived = fit([(10, True), (3600, True)]).named("ttl_s")
+    assert lived is not None
+    assert (lived.value, lived.low, lived.high) == (None, 3600, None)
+    assert not fit([(10, False), (20, False)]).estimates
+
+
+def test_lapses_and_a_step_are_told_apart() -> None:
+    """300 s, and one in ten lost at any age: the intervals hold both."""
+    held = {"ttl_s": 0, "lapse_share": 0}
+    for seed in range(2):
+        rng = random.Random(seed)
+        ages = [300 * 8 ** rng.uniform(-1, 0.6) for _ in range(80)]
+        report = fit([(age, age < 300 and rng.random() > 0.1) for age in ages])
+        for name, truth in (("ttl_s", 300), ("lapse_share", 0.1)):
+            found = report.named(name)
+            assert found is not None
+            assert found.low is not None
+            assert found.high is not None
+            held[name] += found.low * 0.97 <= truth <= found.high * 1.03
+            if name == "ttl_s":
+                assert found.value is not None
+                assert 250 < found.value < 350
+    assert min(held.values()) >= 1
+
+
+def test_too_few_for_a_curve_are_refused() -> None:
+    report = fit([(10, True), (20, False), (30, True), (40, False)])
+    assert not report.estimates
+    assert "too few" in report.refusals[0].reason

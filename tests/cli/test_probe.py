@@ -1,0 +1,58 @@
+"""The smaller probes over HTTP, against an endpoint whose rules are set."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Kvbench
+
+QUICK = "frontend_s=0&prefill_base_s=0.0005&prefill_s_per_token=1e-7&attention_s_per_token2=0&decode_base_s=0.0005"
+
+
+def probe(kvbench: Kvbench, name: str, sim: str, *more: Any) -> dict[str, Any]:
+    done = kvbench("probe", name, "--endpoint", f"sim:{sim}", "--yes", "--json", *more)
+    assert done.returncode in (0, 3), done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert (done.returncode == 0) == bool(report["estimates"])
+    return report | {e["name"]: e for e in report["estimates"]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "grain", "rule"),
+    [
+        ("block_size=16&num_blocks=1024", 16, "the last token is computed again"),
+        ("recompute_last_token=false", 32, "nothing is computed again"),
+        ("window_tokens=128&window_replay=always", 32, "hits of up to 128 tokens are not taken"),
+    ],
+)
+def test_the_hit_rule_is_told(kvbench: Kvbench, settings: str, grain: int, rule: str) -> None:
+    report = probe(kvbench, "granularity", f"tiny?{QUICK}&{settings}")
+    assert report["granularity_tokens"]["value"] == report["granularity_tokens"]["low"] == grain
+    assert rule in report["notes"][0]
+
+
+def test_a_lifetime_is_bracketed(kvbench: Kvbench) -> None:
+    report = probe(
+        kvbench, "ttl", f"tiny?{QUICK}&idle_ttl_s=0.8", "--min-age", "0.2", "--max-age", "1.6", "--passes", "2"
+    )
+    assert report["ttl_s"]["low"] <= 0.8 <= report["ttl_s"]["high"]
+    assert report["ttl_s"]["high"] - report["ttl_s"]["low"] < 0.2
+
+
+def test_what_a_miss_costs_is_found_or_refused(kvbench: Kvbench) -> None:
+    """100 us an uncached token and nothing for a cached one; a machine too busy to measure says so."""
+    sim = "vllm-small?frontend_s=0&prefill_base_s=0.003&prefill_s_per_token=1e-4&attention_s_per_token2=0"
+    report = probe(kvbench, "latency", sim, "--cells", "10", "--repeats", "2", "--max-input-tokens", "1500")
+    if not report["estimates"]:
+        assert "own error" in report["refusals"][0]["reason"] or report["misfit"]["share"] > report["misfit"]["limit"]
+        return
+    assert 0.5e-4 < report["prefill_s_per_token"]["value"] < 2e-4
+    assert report["prefill_s_per_cached_token"]["low"] < 0.2e-4
+
+
+def test_answers_from_the_cache_are_compared(kvbench: Kvbench) -> None:
+    report = probe(kvbench, "consistency", f"tiny?{QUICK}", "--prompts", "4", "--output-tokens", "6")
+    assert report["cached_answers_differ"]["n"] == 4
+    assert report["computed_answers_differ"]["high"] < 1
