@@ -149,17 +149,19 @@ def _tiers(tiers: list[dict[str, Any]], rule: dict[str, Any] | None, model: dict
     missed = 1 - tiers[-1]["token_hit_rate_with_those_above"]
     rows.append(["computed", "", "", percent(missed), "", "", ""])
     lines = _table("hits by token", rows)
-    first = tiers[0]
+    first, *below = tiers
     if first["fixed_bytes_of_running"]:
         held = _exact(first["fixed_bytes_of_running"])
         lines.append(
             _line("", f"HBM keeps tokens in what running sessions leave of it: {held} of fixed bytes are theirs")
         )
     lines += [
-        _line("", f"{_kept(first, model)}; restored in latency + m c / BW, a mean over all requests"),
+        _line(
+            "", _kept(first, model) + ("; restored in latency + m c / BW, a mean over all requests" if below else "")
+        ),
         _line("", f"ceiling {percent(rule['ceiling_token_hit_rate'])}, from {rule['sufficient_tokens']:,} tokens on"),
         _line("  rule", f"{rule['cache']}; {rule['touch']}"),
-        _line("", f"tiers hold what those above evict: capacities add up; {rule['requests']}"),
+        _line("", f"{'tiers hold what those above evict: capacities add up; ' if below else ''}{rule['requests']}"),
         _line("", f"blocks of {rule['block_size']:,} tokens ({rule['tokens']}); answers {rule['outputs']}; no warm-up"),
     ]
     return lines

@@ -215,7 +215,7 @@ class Plan:
             self.notes.append(
                 "hits are counted block by block; a model with windows or states may find a prefix whole or not at all"
             )
-        if rank.layouts:
+        if any(per_token != rank.per_token for _, per_token in rank.layouts):
             self.notes.append(
                 "tokens kept go by the architecture; model.bytes_per_token takes what your engine allocates, or what "
                 "was measured"
