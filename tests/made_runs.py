@@ -89,9 +89,9 @@ def make_run(
     return path
 
 
-def make_abba(out: Path, n: int, *, ttft: float = 1.0, **changes: Any) -> None:
+def make_abba(out: Path, n: int, *, ttft: float = 1.0, noise: float = 0.02, **changes: Any) -> None:
     """n runs a side, base-0 ... and new-0 ..., in the order B N N B ...; `ttft` and `changes` are the new ones'."""
     for pair in range(n):
         for place, side in enumerate(("base", "new") if pair % 2 == 0 else ("new", "base")):
             mine = {"ttft": ttft, **changes} if side == "new" else {}
-            make_run(out, f"{side}-{pair}", 2 * pair + place, **mine)
+            make_run(out, f"{side}-{pair}", 2 * pair + place, noise=noise, **mine)

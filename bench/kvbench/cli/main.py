@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from kvbench import __version__
-from kvbench.cli import claims, fit, gate, model, plan, price, prices, probe, run, runs, show, sim, trace
+from kvbench.cli import claims, compare, fit, gate, model, plan, price, prices, probe, run, runs, show, sim, trace
 from kvbench.errors import EXIT_FAILED, EXIT_INTERRUPTED, KvbenchError
 from kvbench.render.text import safe
 
@@ -47,6 +47,7 @@ app.add_typer(trace.app, name="trace")
 app.command("sim")(sim.sim)
 app.command("show")(show.show)
 app.command("runs")(runs.runs)
+app.command("compare")(compare.compare)
 app.command("gate")(gate.gate)
 app.command("model")(model.model)
 app.command("claims")(claims.claims)

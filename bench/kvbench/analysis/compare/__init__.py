@@ -1,0 +1,1 @@
+"""Two groups of runs side by side: pairs (turn by turn), resample (intervals), report (all of it as one object)."""

@@ -1,0 +1,26 @@
+"""`kvbench compare`: two runs, or groups of runs, side by side."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def compare(
+    base: Annotated[str, typer.Argument(metavar="BASE", help="A run directory or id, a comma list, or a glob.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="What to compare with it, likewise.")],
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Compare runs turn by turn: what changed, by how much, where, and what else is different."""
+    from kvbench.analysis.compare.report import compare as compared
+    from kvbench.analysis.gate.sources import run_directories
+    from kvbench.render.comparetext import compare_lines
+
+    report = compared(run_directories([base]), run_directories([new]))
+    if json:
+        import msgspec
+
+        typer.echo(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
+    else:
+        typer.echo("\n".join(compare_lines(report)))
