@@ -81,25 +81,24 @@ def shared(n_base: int, n_new: int, sd: float) -> Callable[[Rng, int], tuple[Flo
 
 
 def requests(
-    rng: Rng, replicates: int, runs: int, *, effect: float, utilisation: float, run_sd: float = 0.02
+    rng: Rng, session: Floats, runs: int, *, effect: float, utilisation: float, run_sd: float = 0.02
 ) -> tuple[Floats, Floats]:
     """Replay a trace of 200 sessions of 10 turns on a server with a queue: (log geomean, log p95) of the TTFT,
     (replicates, runs) each.
 
-    Poisson arrivals at `utilisation` of the unchanged server; service times have session effects (sd 0.10, the
-    trace's, so the same in each run of a replicate), a residual (sd 0.20), 1% stragglers of three times the length,
-    congestion (AR(1), sd 0.15, coefficient 0.95 from request to request) and the run's own noise. TTFT is the wait in
-    the queue (Lindley) plus service, the whole of it `effect` times as long.
+    Poisson arrivals at `utilisation` of the unchanged server. Service times have session effects (`session`, of
+    (replicates, 200), sd 0.10: the trace's, so the same in every run of both sides), a residual (sd 0.20), 1%
+    stragglers of three times the length, congestion (AR(1), sd 0.15, coefficient 0.95 from request to request) and the
+    run's own noise. TTFT is the wait in the queue (Lindley) plus service, the service `effect` times as long.
     """
-    shape = (replicates, runs)
-    session = rng.normal(0, 0.10, (replicates, 1, SESSIONS))
+    shape = (len(session), runs)
     run = rng.normal(0, run_sd, shape)
     congestion = rng.normal(0, 0.15, shape)
     wait = np.zeros(shape)
     logs = np.empty((SESSIONS * TURNS, *shape), dtype=np.float32)
     for i in range(SESSIONS * TURNS):
         service = np.exp(
-            session[:, :, i % SESSIONS] + 0.20 * rng.standard_normal(shape, dtype=np.float32) + congestion + run
+            session[:, i % SESSIONS, None] + 0.20 * rng.standard_normal(shape, dtype=np.float32) + congestion + run
         )
         service *= effect * np.where(rng.random(shape, dtype=np.float32) < 0.01, 3.0, 1.0)
         logs[i] = np.log(wait + service)
@@ -117,8 +116,9 @@ def request_cell(
     """Both statistics, each as a gate of its own, over replicates of n + n runs of 2,000 requests."""
     found: dict[str, list[npt.NDArray[np.str_]]] = {"geomean": [], "p95": []}
     for _ in range(replicates // block):
-        base = requests(rng, block, n, effect=1.0, utilisation=utilisation)
-        new = requests(rng, block, n, effect=effect, utilisation=utilisation)
+        session = rng.normal(0, 0.10, (block, SESSIONS))
+        base = requests(rng, session, n, effect=1.0, utilisation=utilisation)
+        new = requests(rng, session, n, effect=effect, utilisation=utilisation)
         for name, before, after in zip(found, base, new, strict=True):
             found[name].append(verdicts([before], [after], GATES[:1]))
     return {name: shares(np.concatenate(blocks)) for name, blocks in found.items()}

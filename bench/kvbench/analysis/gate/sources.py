@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvbench.analysis.gate.evidence import Evidence, from_run
+from kvbench.analysis.gate.foreign import load_results
 from kvbench.analysis.slo import Slo
 from kvbench.errors import InputError
 from kvbench.runs.reader import RUNS_DIR, resolve_run
@@ -40,6 +41,7 @@ def load_side(given: Sequence[str], slos: tuple[Slo, ...] = ()) -> list[Evidence
     for name in expand(given):
         path = Path(name)
         if path.is_file() and not (path.parent / RUN_FILE).is_file():
-            raise InputError("not a run directory", path=path)
-        found.append(from_run(resolve_run(name), slos))
+            found += load_results(path)
+        else:
+            found.append(from_run(resolve_run(name), slos))
     return found

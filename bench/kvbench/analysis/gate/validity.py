@@ -73,7 +73,8 @@ def _copies(runs: Sequence[Evidence]) -> Iterator[str]:
         if one.label == other.label:
             yield f"{one.label} is given twice: each run counts once"
         elif (shared := len(one.marks & other.marks)) > COPY_SHARE * min(len(one.marks), len(other.marks)):
-            yield f"{one.label} and {other.label} are copies: {shared:,} requests agree to the nanosecond; run again"
+            agree = "every figure agrees" if len(one.marks) == 1 else f"{shared:,} requests agree to the nanosecond"
+            yield f"{one.label} and {other.label} are copies: {agree}; run again"
 
 
 def _incomplete(runs: Sequence[Evidence]) -> Iterator[str]:
