@@ -289,3 +289,25 @@ def test_a_directory_of_two_formats_is_refused(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text(json.dumps(WEKA))
     with pytest.raises(InputError, match=r"several formats.*mooncake: a\.json; weka: b\.json"):
         open_workload(tmp_path)
+
+
+@pytest.mark.parametrize("text", ['{"foo": 1}\n', "a,b,c\n1,2,3\n", "[]", "plain text"])
+def test_what_is_of_no_format_is_told_which_there_are(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        open_workload(path)
+    assert caught.value.line == 1
+    hint = caught.value.hint
+    assert hint is not None
+    assert '{"kvbench_trace": 1' in hint
+    assert "--format NAME" in hint
+    assert "claude-code, " in hint
+
+
+def test_a_native_trace_with_a_fault_is_told_of_the_fault_alone(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"kvbench_trace": 99}\n')
+    with pytest.raises(InputError) as caught:
+        open_workload(path)
+    assert "claude-code" not in (caught.value.hint or "")

@@ -18,7 +18,7 @@ from kvbench.traces.formats.sink import LoggedUsage, NativeSink, SourceLog
 from kvbench.traces.formats.source import SourceFile, source_files
 from kvbench.traces.formats.weka_times import NestedT
 from kvbench.traces.import_report import ImportReport
-from kvbench.traces.index import TraceIndex, index_trace
+from kvbench.traces.index import FIRST_LINE, TraceIndex, index_trace
 from kvbench.traces.lines import LineError
 from kvbench.traces.native import TraceFile, Validation, open_trace, validate_trace, validation
 from kvbench.traces.problems import ProblemLog
@@ -31,6 +31,12 @@ COMMON_NOTES = {
 }
 
 
+_NO_FORMAT = (
+    f"{FIRST_LINE}; of another format that is read it has no mark either: --format NAME says what it is, one of "
+    f"{', '.join(name for name in FORMAT_NAMES if name != 'native')}"
+)
+
+
 def open_workload(path: str | Path, *, format: str | None = None, nested_t: NestedT = "auto") -> TraceFile:
     """A trace of any format this kvbench reads; a directory is one trace. `imported` tells of a conversion.
 
@@ -40,7 +46,12 @@ def open_workload(path: str | Path, *, format: str | None = None, nested_t: Nest
     path = Path(path)
     source = _Source(path, format, ImportOptions(nested_t=nested_t), strict=True)
     if source.is_native:
-        return open_trace(path)
+        try:
+            return open_trace(path)
+        except InputError as error:
+            if error.hint == FIRST_LINE and error.line == 1 and not source.is_recognised:
+                error.hint = _NO_FORMAT
+            raise
     try:
         index = source.run()
         return TraceFile(
@@ -128,6 +139,10 @@ class _Source:
         self._limit = limit
         if not self.is_native:
             self.sink = NativeSink()
+
+    @property
+    def is_recognised(self) -> bool:
+        return self.format.matches(self.files[0].head())
 
     def run(self) -> TraceIndex:
         """Convert, then read what was made as any native trace is read: its rules hold for every source."""

@@ -28,7 +28,7 @@ from kvbench.traces.lines import (
 )
 from kvbench.traces.problems import ProblemLog
 
-_FIRST_LINE = f'the first line of a native trace is {{"kvbench_trace": {TRACE_VERSION}, "name": "..."}}'
+FIRST_LINE = f'the first line of a native trace is {{"kvbench_trace": {TRACE_VERSION}, "name": "..."}}'
 _BOM = b"\xef\xbb\xbf"
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip", b"PAR1": "parquet"}
 
@@ -77,7 +77,7 @@ def index_trace(stream: BinaryIO, path: Path, log: ProblemLog) -> TraceIndex:
     lines = _read_lines(stream, index, log)
     offset, number, raw = next(lines, (0, 0, b""))
     if not raw:
-        raise InputError("the file is empty", path=path, hint=_FIRST_LINE)
+        raise InputError("the file is empty", path=path, hint=FIRST_LINE)
     index.header = _header(raw, number, index, path)
     spelling.check(index.header.extra, HEADER_FIELDS, number, log)
     index.head_offsets.append(offset)
@@ -164,7 +164,7 @@ def _header(raw: bytes, number: int, index: TraceIndex, path: Path) -> TraceHead
         return decode_header(repaired)
     except LineError as error:  # Without a header nothing that follows can be judged.
         raise InputError(
-            error.message, path=path, line=number, field=error.field, hint=error.hint or _FIRST_LINE
+            error.message, path=path, line=number, field=error.field, hint=error.hint or FIRST_LINE
         ) from None
 
 
