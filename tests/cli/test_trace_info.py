@@ -56,6 +56,16 @@ def test_what_people_read(path: str) -> None:
     )
 
 
+def test_bytes_say_what_is_not_in_them(path: str) -> None:
+    said = "; what a session takes besides is not in the bytes"
+    # 3 blocks until 4, 5 until 5, 4 until 8: 290 / 8 tokens
+    plain = "working    peak 50 tokens, mean 36 tokens: distinct blocks touched in the last 5 s"
+    assert plain in CliRunner().invoke(app, ["info", path, "--ttl", "5"]).stdout.splitlines()
+    sized = CliRunner().invoke(app, ["info", path, "--ttl", "5", "--bytes-per-token", "100"]).stdout
+    first = "working    peak 50 tokens (5 kB), mean 36 tokens (3.62 kB): distinct blocks touched in the last 5 s"
+    assert first + said in sized.splitlines()
+
+
 def test_a_ttl_is_a_time(path: str) -> None:
     result = CliRunner().invoke(app, ["info", path, "--ttl", "0"])
     assert isinstance(result.exception, UsageError)

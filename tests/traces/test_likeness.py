@@ -263,6 +263,23 @@ def test_a_trace_of_a_known_recipe_is_fitted_well(tmp_path: Path) -> None:
     assert recipe.root.spawn.joined == pytest.approx(0.5, abs=0.1)
 
 
+def test_prompts_that_replace_one_another_do_not_multiply(tmp_path: Path) -> None:
+    # A short prompt and a long one in turn, 40 times as long, that share nothing: as shares, 40 times 40 and so on.
+    lines = [{"kvbench_trace": 1, "name": "turns", "block_size": 10}]
+    for number in range(12):
+        long = number % 3 == 2
+        ids = list(range(1000 * number, 1000 * number + (120 if long else 3)))
+        lines.append(turn("a", number, 10 * len(ids) + 5, ids, **({} if number else {"start_s": 0})))
+    with open_workload(write(tmp_path / "s.jsonl", *lines)) as trace:
+        found = fit(trace)
+    made = tmp_path / "like.jsonl"
+    with made.open("wb") as stream:
+        found.write(stream.write, seed=3, sessions=40)
+    result = measured(made)
+    assert max(result.input_tokens) <= 1205
+    assert max(result.input_tokens) > 1000, "the long ones are there"
+
+
 def test_mooncake_is_matched_in_lengths_and_sharing(tmp_path: Path) -> None:
     recipe, (as_many, fewer) = like(data("mooncake", "conversation_trace.jsonl"), tmp_path, None, 1000)
     # 288,500 ids in the file, 182,790 of them distinct

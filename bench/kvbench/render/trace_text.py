@@ -157,4 +157,7 @@ def _load_rows(stats: TraceStats, bytes_per_token: Fraction | None) -> list[tupl
         return f"{name} {tokens:,.0f} tokens" + (f" ({size(in_bytes)})" if in_bytes is not None else "")
 
     working = amount("peak") + (f", {amount('mean')}" if found["mean_tokens"] is not None else "")
-    return [("live", live), ("working", f"{working}: distinct blocks touched in the last {load.ttl_s:g} s")]
+    what = f"distinct blocks touched in the last {load.ttl_s:g} s"
+    if found["peak_bytes"] is not None:
+        what += "; what a session takes besides is not in the bytes"
+    return [("live", live), ("working", f"{working}: {what}")]

@@ -26,6 +26,8 @@ _COMMON = 0.05
 """A number of shared blocks that this share of prompts has is a shared prompt, and kept as it is."""
 _BINS = 4
 _LENGTH_GROUPS = 16
+_REBUILT = 2.0
+"""A context cut back and built up again is at most so many times as long as before."""
 _NEVER = 1e-6
 """Weight of what is only taken where there is nothing else: the first session has nobody to begin with."""
 
@@ -212,8 +214,9 @@ def _begin(part: list[BeginSample], weight: float) -> Begin:
     blocks = amount([_size(begin)[1] for begin in part], whole=True)
     shares = part[0].with_ != "nothing"
     elsewhere = part[0].with_ in ("root", "sub_agent")
-    # A context that was rebuilt is about as long as before, or a part of it, whatever it was cut back to.
-    relative = part[0].turn > 0 and _is_large(part[0])
+    # A context that was rebuilt is about as long as before, or a part of it, whatever it was cut back to. One that came
+    # out several times as long is another prompt: as a share it would multiply with every cut that is drawn.
+    relative = part[0].turn > 0 and _is_large(part[0]) and max(begin.length_share for begin in part) <= _REBUILT
     return Begin(
         with_=part[0].with_,
         weight=round(weight, 9),
