@@ -41,9 +41,33 @@ def price(
         str | None,
         typer.Option(metavar="WHEN", help="Price all as if the first request began then."),
     ] = None,
+    invoice: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE", help="Verify a bill: an invoice or usage export (again for its second file), or `balance`."
+        ),
+    ] = None,
+    columns: Annotated[
+        Path | None, typer.Option(metavar="MAP", help="A TOML that says what the columns of another CSV are.")
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of the invoice's keys, the one that the requests were sent with."),
+    ] = None,
+    dedicated_key: Annotated[
+        bool,
+        typer.Option("--dedicated-key", help="Nothing but these requests was sent with the key: any excess counts."),
+    ] = False,
+    letter: Annotated[
+        Path | None, typer.Option(metavar="OUT.md", help="Write a letter of one page where the bill is disputed.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with every amount exact.")] = False,
 ) -> None:
-    """Say what requests cost, by dated price books. Exit code 3: some have no exact price; the report says why."""
+    """Say what requests cost, by dated price books. Exit code 3: some have no exact price; the report says why.
+
+    With --invoice: exit code 0 the bill is confirmed, 1 disputed, 3 it cannot be told.
+    """
+    from kvbench.cli.price_verify import BillOptions, held_against, show
     from kvbench.errors import EXIT_INCONCLUSIVE, UsageError
     from kvbench.prices.load import bundled_books, load_book
     from kvbench.prices.pricing import PriceList
@@ -54,8 +78,11 @@ def price(
             "one of RUN, --usage FILE and --estimate TRACE says what to price",
             hint="kvbench price RUN, or kvbench price --usage FILE.jsonl",
         )
+    bill = BillOptions(invoice, columns, key, dedicated_key, letter)
+    bill.check(estimate=estimate is not None, date=date is not None, run=run is not None)
     books = [load_book(name) for name in prices or bundled_books()]
-    price_list = PriceList(books, currency)
+    billed = bill.read()
+    price_list = PriceList(books, currency or (billed.currency if billed is not None else None))
     moment = _moment(date)
     now = datetime.now(UTC)
     if estimate is not None:
@@ -65,6 +92,9 @@ def price(
     else:
         source, billables = _from_run(run, model) if run is not None else _from_usage(usage, model)
         report = _report(source, billables, price_list, at, moment, now)
+        if invoice:
+            report = held_against(report, source, billables, price_list, at, run, billed, bill)
+            raise typer.Exit(show(report, bill, json=json))
     if json:
         import msgspec
 

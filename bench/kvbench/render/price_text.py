@@ -31,13 +31,13 @@ def price_lines(report: dict[str, Any]) -> list[str]:
 def money(value: dict[str, Any], currency: str) -> str:
     """`USD 1.3759`, or the interval it lies in."""
     if value["amount"] is not None:
-        return f"{currency} {_short(value['amount'])}"
+        return f"{currency} {amount_text(value['amount'])}"
     if value["at_most"] is None:
-        return f"at least {currency} {_short(value['at_least'])}, without an upper bound"
-    return f"{currency} {_short(value['at_least'])} to {_short(value['at_most'])}"
+        return f"at least {currency} {amount_text(value['at_least'])}, without an upper bound"
+    return f"{currency} {amount_text(value['at_least'])} to {amount_text(value['at_most'])}"
 
 
-def _short(text: str) -> str:
+def amount_text(text: str) -> str:
     """Six significant digits, never fewer than whole cents; the exact amount is in --json."""
     amount = Decimal(text)
     if not amount:
@@ -191,9 +191,9 @@ def _unpriced(report: dict[str, Any]) -> Iterator[str]:
 
 def _amount(part: dict[str, Any]) -> str:
     if part["amount"] is not None:
-        return _short(part["amount"])
-    most = NOT_REPORTED if part["at_most"] is None else _short(part["at_most"])
-    return f"{_short(part['at_least'])} to {most}"
+        return amount_text(part["amount"])
+    most = NOT_REPORTED if part["at_most"] is None else amount_text(part["at_most"])
+    return f"{amount_text(part['at_least'])} to {most}"
 
 
 def _block(label: str, table: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -1,0 +1,89 @@
+"""What a run cost by the account's balance, which has two decimals: a bound, not a bill."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+from kvbench.errors import UsageError
+from kvbench.model import Spent
+from kvbench.prices.money import plain
+
+WORST = Decimal("0.04")
+"""Each reading is off by up to 0.01, and so is what is made of it: a fault above this is always seen."""
+CONFIRMS_FROM = Decimal("0.05")
+"""The largest share of the bill that may go unseen where the balance is said to confirm it."""
+
+
+def against_balance(report: dict[str, Any], balance: Sequence[Spent] | None, *, dedicated: bool) -> dict[str, Any]:
+    """The price report with a verdict by the balance. Raises UsageError where there is no balance to go by."""
+    currency = report["total"]["currency"]
+    spent = next((each for each in balance or () if each.currency == currency), None)
+    if spent is None:
+        others = ", ".join(each.currency for each in balance or ())
+        raise UsageError(
+            f"the run has no balance in {currency}" + (f"; it has one in {others}" if others else ""),
+            hint="--currency, or a run with `balance = true` in its endpoint's TOML, or --invoice FILE",
+        )
+    least = Decimal(report["total"]["at_least"])
+    most = None if report["total"]["at_most"] is None else Decimal(report["total"]["at_most"])
+    verdict, reasons, findings = _verdict(spent, least, most, dedicated)
+    share = None if not least else WORST / least
+    return report | {
+        "doubts": report["findings"],
+        "findings": findings,
+        "verdict": verdict,
+        "verdict_reasons": reasons,
+        "detectable": {
+            "amount": plain(WORST),
+            "currency": currency,
+            "tokens": None,
+            "by_fault": {},
+            "share": None if share is None else float(share),
+            "to_see_less": f"a fault of 1% is seen where the run costs {currency} 4.00 or more; an invoice shows less",
+        },
+        "bill": {
+            "format": "balance before and after",
+            "currency": currency,
+            "before": _text(spent.before),
+            "after": _text(spent.after),
+            "at_least": _text(spent.at_least),
+            "at_most": _text(spent.at_most),
+        },
+    }
+
+
+def _verdict(
+    spent: Spent, least: Decimal, most: Decimal | None, dedicated: bool
+) -> tuple[str, list[str], list[dict[str, Any]]]:
+    if spent.at_least is None or spent.at_most is None:
+        return "cannot tell", ["the balance was not read at both ends, or went up"], []
+    between = f"the balance fell by {plain(spent.at_least)} to {plain(spent.at_most)}"
+    if most is None:
+        return "cannot tell", [f"{between}, and some requests have no price"], []
+    if spent.at_least > most:
+        over = spent.at_least - most
+        says = f"{between}, at least {plain(over)} more than the requests cost"
+        finding = {
+            "kind": "balance_fell_more",
+            "amount": plain(over),
+            "at_least": plain(over),
+            "at_most": plain(spent.at_most - least),
+            "tokens": 0,
+            "requests": 0,
+            "evidence": says,
+            "proof": dedicated,
+        }
+        if dedicated:
+            return "disputed", [says], [finding]
+        return "cannot tell", [f"{says}; other traffic of the account may be in it"], [finding]
+    if spent.at_most < least:
+        return "cannot tell", [f"{between}, less than the requests cost: charges may still be to come"], []
+    if not least or WORST / least > CONFIRMS_FROM:
+        return "cannot tell", [f"{between}: two decimals cannot tell a bill of {plain(most)} from another"], []
+    return "confirmed", [f"{between}, which holds the price"], []
+
+
+def _text(amount: Decimal | None) -> str | None:
+    return None if amount is None else plain(amount)

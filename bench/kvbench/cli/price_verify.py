@@ -1,0 +1,110 @@
+"""`kvbench price --invoice`: a price report held against what was billed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import typer
+
+if TYPE_CHECKING:
+    from kvbench.analysis.pricing.report import Source
+    from kvbench.prices.invoices.lines import Invoice
+    from kvbench.prices.priced import Billable
+    from kvbench.prices.pricing import At, PriceList
+
+BALANCE = "balance"
+
+
+class BillOptions(NamedTuple):
+    """What the command was given about a bill."""
+
+    invoice: list[str] | None
+    columns: Path | None
+    key: str | None
+    dedicated: bool
+    letter: Path | None
+
+    def check(self, *, estimate: bool, date: bool, run: bool) -> None:
+        """Raises UsageError for what cannot be meant."""
+        from kvbench.errors import UsageError
+
+        if not self.invoice:
+            if self.columns or self.key or self.dedicated or self.letter:
+                raise UsageError(
+                    "--columns, --key, --dedicated-key and --letter are about an invoice", hint="add --invoice FILE"
+                )
+            return
+        if estimate or date:
+            raise UsageError("--invoice is about what was sent, when it was sent: not with --estimate or --date")
+        if self.balance and (len(self.invoice) > 1 or not run or self.columns or self.key):
+            raise UsageError(
+                "--invoice balance is about the account's balance before and after a RUN, and nothing else",
+                hint="kvbench price RUN --invoice balance",
+            )
+
+    @property
+    def balance(self) -> bool:
+        return BALANCE in (self.invoice or ())
+
+    def read(self) -> Invoice | None:
+        from kvbench.prices.invoices.read import read_invoice
+
+        if not self.invoice or self.balance:
+            return None
+        return read_invoice([Path(name) for name in self.invoice], self.columns)
+
+
+def held_against(
+    report: dict[str, Any],
+    source: Source,
+    billables: list[Billable],
+    prices: PriceList,
+    at: At,
+    run: str | None,
+    invoice: Invoice | None,
+    options: BillOptions,
+) -> dict[str, Any]:
+    """The report with a verdict."""
+    from kvbench.analysis.billing.balance import against_balance
+    from kvbench.analysis.billing.verify import Terms, verify
+    from kvbench.runs.reader import load_run, resolve_run
+
+    info = None if run is None else load_run(resolve_run(run)).info
+    if invoice is None:
+        assert info is not None
+        return against_balance(report, info.balance, dedicated=options.dedicated)
+    status = None if info is None or info.status == "done" else info.status
+    terms = Terms(
+        key=options.key,
+        dedicated=options.dedicated,
+        unread=len(source.unreadable),
+        incomplete=None
+        if status is None
+        else f"the run is {status}: what was in flight at its end may be billed and is not among the requests",
+    )
+    return verify(report, billables, prices, invoice, at=at, terms=terms)
+
+
+def show(report: dict[str, Any], options: BillOptions, *, json: bool) -> int:
+    """Print it, write the letter where there is a dispute; the exit code."""
+    from kvbench.errors import EXIT_CHECK_FAILED, EXIT_INCONCLUSIVE, EXIT_OK, InputError
+    from kvbench.render.bill_text import bill_lines
+    from kvbench.render.letter import letter
+    from kvbench.render.price_text import price_lines
+
+    if json:
+        import msgspec
+
+        typer.echo(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
+    else:
+        typer.echo("\n".join([*price_lines({**report, "findings": report["doubts"]}), *bill_lines(report)]))
+    disputed = report["verdict"] == "disputed"
+    if options.letter is not None and not disputed:
+        typer.echo(f"{options.letter} not written: nothing is disputed", err=True)
+    elif options.letter is not None:
+        try:
+            options.letter.write_text(letter(report), "utf-8")
+        except OSError as error:
+            raise InputError(f"cannot be written: {error.strerror}", path=options.letter) from None
+    return {"confirmed": EXIT_OK, "disputed": EXIT_CHECK_FAILED}.get(report["verdict"], EXIT_INCONCLUSIVE)
