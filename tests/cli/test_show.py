@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from kvbench.cli.runs import runs
 from kvbench.cli.show import show
-from kvbench.errors import InputError
+from kvbench.errors import InputError, UsageError
 
 FIXTURE = Path(__file__).parent.parent / "fixtures" / "run-schema-1"
 
@@ -81,3 +81,16 @@ def test_runs_of_a_directory_without_any(base: Path, tmp_path: Path) -> None:
     assert "no runs in" in call("runs", str(tmp_path / "empty")).stdout
     assert call("runs", str(tmp_path / "empty"), "--json").stdout == "[]\n"
     assert isinstance(call("runs", str(tmp_path / "none")).exception, InputError)
+
+
+def test_goodput_of_requests_that_meet_the_slos(base: Path) -> None:
+    run = "20261130T000000Z-a-000001"
+    shown = call("show", run, "--slo", "ttft<100ms", "--slo", "tpot<15ms", "--json")
+    found = json.loads(shown.stdout)
+    # 40 and 50 ms meet the first, 10/3 ms the second as well; 6 turns in 3.0511 s
+    assert found["slos"] == {"ttft_s": 0.1, "tpot_s": pytest.approx(0.015)}
+    assert (found["good_fraction"], found["goodput_per_s"]) == (1 / 6, pytest.approx(1 / 3.0511))
+    assert (
+        "goodput    0.3/s: 16.7% of the turns" in call("show", run, "--slo", "ttft<100ms", "--slo", "tpot<15ms").stdout
+    )
+    assert isinstance(call("show", run, "--slo", "ttft.p95<1s").exception, UsageError)

@@ -1,0 +1,68 @@
+"""The gate's report: its page is what its results say, its limits hold, and its simulation is that of the gate."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+HERE = Path(__file__).parents[2] / "reports" / "gate"
+
+
+@pytest.fixture
+def report(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(HERE))
+    return importlib.import_module("run")
+
+
+@pytest.fixture
+def simulate(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(HERE))
+    return importlib.import_module("simulate")
+
+
+def test_the_page_is_made_from_the_results_and_every_limit_holds(report: ModuleType) -> None:
+    results = json.loads((HERE / "results.json").read_text())
+    assert report.render(results) == (HERE / "README.md").read_text()
+    checks = report.checks(results)
+    assert len(checks) >= 18
+    assert [check["what"] for check in checks if not check["holds"]] == []
+    assert min(results["run_replicates"], results["request_replicates"]) >= 2000
+
+
+def test_a_rate_beyond_its_limit_is_found(report: ModuleType) -> None:
+    results = json.loads((HERE / "results.json").read_text())
+    for row in results["designs"]:
+        row["family_fail"] = 0.02
+    beyond = [check["what"] for check in report.checks(results) if not check["holds"]]
+    assert len(beyond) == 8
+    assert "**beyond**" in report.render(results)
+
+
+def test_the_simulated_rates_are_those_of_the_gate(simulate: ModuleType) -> None:
+    rng = np.random.default_rng(1)
+    same, worse = (simulate.cell(rng, 20_000, 5, 5, effect=effect) for effect in (1.0, 1.05))
+    # worked out by the noncentral t: three standard errors
+    assert worse["fail"] == pytest.approx(0.796, abs=0.009)
+    assert worse["pass"] <= 0.05
+    assert same["fail"] <= 0.01
+    lopsided = simulate.cell(rng, 4000, 5, 5, add=simulate.drift("BBBBBNNNNN", 0.04))
+    turned = simulate.cell(rng, 4000, 5, 5, add=simulate.drift("BNNBBNNBBN", 0.04))
+    assert lopsided["fail"] > 0.08 > 0.01 > turned["fail"]
+
+
+def test_a_queue_without_noise_is_that_of_the_textbook(simulate: ModuleType) -> None:
+    """Without arrivals close to each other there is no wait, and TTFT is service: its effect is seen as it is."""
+    rng = np.random.default_rng(2)
+    session = np.zeros((40, simulate.SESSIONS))
+    base, _ = simulate.requests(rng, session, 5, effect=1.0, utilisation=1e-9, run_sd=0.0)
+    new, _ = simulate.requests(rng, session, 5, effect=1.1, utilisation=1e-9, run_sd=0.0)
+    assert new.mean() - base.mean() == pytest.approx(math.log(1.1), abs=0.005)
+    assert base.mean() == pytest.approx(0.01 * math.log(3), abs=0.005)
+    loaded, _ = simulate.requests(rng, session, 5, effect=1.0, utilisation=0.5, run_sd=0.0)
+    assert loaded.mean() > base.mean() + 0.2
