@@ -160,6 +160,24 @@ def test_content_is_lost_with_its_last_copy_and_dropped_content_goes_nowhere() -
     assert lost == [7]
 
 
+@pytest.mark.parametrize("eviction", ["lru", "fifo"])
+def test_what_is_remembered_of_writings_does_not_grow_with_them(eviction: Literal["lru", "fifo"]) -> None:
+    pool = BlockPool(101, ttl_ns=5, eviction=eviction, refresh_on_hit=eviction == "fifo")
+    lasting = BlockPool(11, ttl_ns=10**18, eviction=eviction, refresh_on_hit=False)
+    for now in range(5000):
+        for each in (pool, lasting):
+            assert each.find([now]) == []
+            blocks = each.take((), 1, now)
+            assert blocks is not None
+            each.publish(blocks[0], now, now)
+            each.release(blocks, now)
+            assert each.find([now], now) == blocks
+    for each in (pool, lasting):
+        assert len(each._by_writing) + len(each._by_deadline) < 2500
+    # What was written last is still there, and goes in its order.
+    assert [len(lasting.find([number], 5000)) for number in range(4989, 5000)] == [0, *[1] * 10]
+
+
 def test_another_tenants_blocks_evict_like_any() -> None:
     pool = BlockPool(5)
     serve(pool, [1, 2, 3, 4])

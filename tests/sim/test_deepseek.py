@@ -376,6 +376,23 @@ def test_no_sign_of_life_once_tokens_come() -> None:
         assert b"keep-alive" not in after
 
 
+def test_no_sign_of_life_of_what_was_answered_in_no_time() -> None:
+    prefill = ("frontend_s", "prefill_base_s", "prefill_s_per_token", "attention_s_per_token2")
+    at_once = dict.fromkeys((*prefill, "decode_base_s", "decode_s_per_request", "send_s_per_chunk"), 0)
+    body = json.dumps({"model": "deepseek-flash", "messages": [user("quick")], "max_tokens": 1}).encode()
+    with simulated(**at_once, keep_alive_s=0.2) as client:
+        address = (client.base_url.host, client.base_url.port or 0)
+        with socket.create_connection(address, timeout=20) as connection:
+            head = b"POST /chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
+            connection.sendall(head % len(body) + body)
+            answers = connection.recv(65536)
+            time.sleep(0.5)
+            connection.sendall(b"GET /models HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            answers += b"".join(iter(lambda: connection.recv(65536), b""))
+    assert answers.count(b"HTTP/1.1 200 OK") == 2
+    assert b"chunked" not in answers
+
+
 def test_no_sign_of_life_where_none_is_set() -> None:
     with simulated(prefill_base_s=0.35) as client:
         answer = raw(client, {"messages": [user("hi")], "max_tokens": 3, "stream": True}, b"\r\n0\r\n\r\n")

@@ -121,6 +121,9 @@ class BlockPool:
         self._writing_of[block] = self._writings
         if self._ttl_ns is not None and not self._refresh_on_hit:
             heapq.heappush(self._by_deadline, (now_ns + self._ttl_ns, self._writings, block))
+            if len(self._by_deadline) > self._most_entries:
+                self._by_deadline = [entry for entry in self._by_deadline if self._is_written(entry[2], entry[1])]
+                heapq.heapify(self._by_deadline)
 
     def release(self, blocks: Sequence[int], now_ns: int = 0) -> None:
         """Unpin a request's blocks, in the order in which they are to go."""
@@ -138,6 +141,9 @@ class BlockPool:
             if self._fifo and self._queued.get(block) != writing:
                 self._queued[block] = writing
                 heapq.heappush(self._by_writing, (writing, block))
+                if len(self._by_writing) > self._most_entries:
+                    self._by_writing = [entry for entry in self._by_writing if self._is_written(entry[1], entry[0])]
+                    heapq.heapify(self._by_writing)
         while self._idle_limit is not None and len(self._free) > self._idle_limit:
             block = self._pop_free()
             self.evictions += self._forget(block, now_ns)
@@ -189,7 +195,7 @@ class BlockPool:
             return
         while self._by_deadline and self._by_deadline[0][0] <= now_ns:
             deadline_ns, writing, block = heapq.heappop(self._by_deadline)
-            if block not in self._hash_of or self._writing_of[block] != writing:
+            if not self._is_written(block, writing):
                 continue
             self._forget(block, deadline_ns)
             if block in self._free:
@@ -208,6 +214,14 @@ class BlockPool:
                 self.evictions += 1
         self._users[block] = 1
         return block
+
+    @property
+    def _most_entries(self) -> int:
+        """As many stale entries as others, and a few, before they are swept out."""
+        return 2 * len(self._hash_of) + 1000
+
+    def _is_written(self, block: int, writing: int) -> bool:
+        return block in self._hash_of and self._writing_of[block] == writing
 
     def _pop_free(self) -> int:
         if not self._fifo:

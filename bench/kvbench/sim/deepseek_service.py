@@ -61,6 +61,8 @@ class DeepSeekService(Service):
             plan.output.cut(-(-plan.output.length_tokens // 2))
             plan.finish_reason = "insufficient_system_resource"
         exchange = self._start(plan, deepseek.DeepSeekAnswer, request, connection)
+        if exchange.job not in self._of_job:  # answered already
+            return
         if preset.keep_alive_s is not None:
             self._show_life_later(exchange, preset.keep_alive_s)
         if preset.begin_within_s is not None:
