@@ -13,7 +13,24 @@ from typing import Annotated
 import typer
 
 from kvbench import __version__
-from kvbench.cli import claims, compare, fit, gate, model, plan, price, prices, probe, run, runs, show, sim, trace
+from kvbench.cli import (
+    claims,
+    compare,
+    fit,
+    gate,
+    history,
+    model,
+    nightly,
+    plan,
+    price,
+    prices,
+    probe,
+    run,
+    runs,
+    show,
+    sim,
+    trace,
+)
 from kvbench.errors import EXIT_FAILED, EXIT_INTERRUPTED, KvbenchError
 from kvbench.render.text import safe
 
@@ -49,6 +66,8 @@ app.command("show")(show.show)
 app.command("runs")(runs.runs)
 app.command("compare")(compare.compare)
 app.command("gate")(gate.gate)
+app.command("nightly")(nightly.nightly)
+app.command("history")(history.history)
 app.command("model")(model.model)
 app.command("claims")(claims.claims)
 app.command("price")(price.price)

@@ -155,6 +155,12 @@ def _more(names: Sequence[str]) -> str:
     return f" and {len(names) - 1} more" if len(names) > 1 else ""
 
 
+def unjudged(gate: Gate, verdict: str, reason: str | None) -> dict[str, Any]:
+    """A gate as the JSON object that it would have with runs, all figures null."""
+    row = _Row(gate, np.array([]), np.array([]), None, reason)
+    return _figures(row, None, 1, refused=False) | {"verdict": verdict}
+
+
 def _figures(row: _Row, p_holm: float | None, family: int, *, refused: bool) -> dict[str, Any]:
     """A gate as a JSON object.
 

@@ -1,0 +1,164 @@
+"""The runs of one night: in the order A B B A, each after its side's hook, each a `kvbench run` of its own.
+
+A process a run, so that every run begins with the same client, and can be repeated by its `command`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvbench.errors import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_OK, FailedError, InputError, KvbenchError
+from kvbench.replay.settings import RunSettings
+from kvbench.runs.night import NightRun, Side, records_sha256
+
+HOOK_LOG = "hooks.log"
+_FLAGS = {"max_pause_s": "--max-pause", "duration_s": "--duration"}
+_TAIL = 2000
+
+
+@dataclass(frozen=True)
+class Half:
+    """One side of a night. arguments: of `kvbench run`, after the trace."""
+
+    side: Side
+    arguments: tuple[str, ...]
+    before_run: str | None = None
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where and how a night's runs are made. cwd: where relative paths and hooks start; out: the night's directory."""
+
+    trace: str
+    cwd: Path
+    out: Path
+    hook_timeout_s: float
+
+
+def run_arguments(settings: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+    """`[run]` as options of `kvbench run`; InputError for a field or a value that it does not take."""
+    allowed = RunSettings.__struct_fields__
+    for name in settings:
+        if name not in allowed:
+            raise InputError(f"no such option; allowed: {', '.join(allowed)}", path=path, field=f"run.{name}")
+    try:
+        msgspec.convert(dict(settings), RunSettings).check()
+    except msgspec.ValidationError as error:
+        raise InputError(str(error), path=path, field="run") from None
+    except KvbenchError as error:
+        raise InputError(error.message, path=path, field="run", hint=error.hint) from None
+    words = [(_FLAGS.get(name, "--" + name.replace("_", "-")), str(value)) for name, value in settings.items()]
+    return tuple(word for pair in words for word in pair)
+
+
+def interleaved(runs: int, *, base: bool) -> list[Side]:
+    """ABBAABBA...: a drift in time then weighs on both sides alike."""
+    if not base:
+        return ["candidate"] * runs
+    pairs: list[tuple[Side, Side]] = [("base", "candidate"), ("candidate", "base")]
+    return [side for i in range(runs) for side in pairs[i % 2]]
+
+
+def make_runs(bench: Bench, halves: Mapping[Side, Half], order: list[Side], *, confirming: bool) -> Iterator[NightRun]:
+    """Each run as it is done. FailedError names the hook or the run that could not be; KeyboardInterrupt is raised
+    again when the run has closed its directory.
+    """
+    for number, side in enumerate(order, start=1):
+        label = f"run {number} of {len(order)} ({side})"
+        half = halves[side]
+        if half.before_run is not None:
+            print(f"{label}: before_run", file=sys.stderr)
+            run_hook(half.before_run, bench, side=side, number=number)
+        print(label, file=sys.stderr)
+        run_dir = _run(bench, half, label)
+        yield NightRun(
+            run=str(run_dir.relative_to(bench.out)),
+            side=side,
+            records_sha256=records_sha256(run_dir),
+            confirming=confirming,
+        )
+
+
+def run_hook(command: str, bench: Bench, *, side: Side, number: int) -> None:
+    """In the shell, in the spec's directory, with KVBENCH_SIDE and KVBENCH_RUN. What it prints goes to hooks.log, so
+    that a server it leaves in the background keeps no pipe of ours. FailedError for an exit code but 0, and for a
+    command that takes too long, which is ended with all it started.
+    """
+    log = bench.out / HOOK_LOG
+    with log.open("ab") as stream:
+        stream.write(f"--- {side}, run {number}: {command}\n".encode())
+        stream.flush()
+        begin = stream.tell()
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", command],
+            cwd=bench.cwd,
+            env=os.environ | {"KVBENCH_SIDE": side, "KVBENCH_RUN": str(number)},
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            start_new_session=True,
+        )
+        said = None
+        try:
+            code = process.wait(bench.hook_timeout_s)
+            if code:
+                said = f"ended with exit code {code}" if code > 0 else f"was ended by signal {-code}"
+        except subprocess.TimeoutExpired:
+            said = f"took more than {bench.hook_timeout_s:g} s"
+        finally:
+            # Not after it has ended well: what it left running is the server.
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    if said is not None:
+        raise FailedError(
+            f"{side}.before_run {said}: {command}{_tail(log, begin)}", hint=f"all that hooks printed is in {log}"
+        )
+
+
+def _tail(log: Path, begin: int) -> str:
+    with log.open("rb") as stream:
+        stream.seek(begin)
+        text = stream.read()[-_TAIL:].decode(errors="replace").strip()
+    return f"\n{text}" if text else ""
+
+
+def _run(bench: Bench, half: Half, label: str) -> Path:
+    out = bench.out / "runs"
+    # -P: a directory named kvbench beside the spec is not the package.
+    words = [sys.executable, "-P", "-m", "kvbench", "run", bench.trace, *half.arguments, "--out", str(out), "--json"]
+    result = bench.out / "run.json.part"
+    with result.open("wb") as stream:
+        process = subprocess.Popen(words, cwd=bench.cwd, stdin=subprocess.DEVNULL, stdout=stream)
+        interrupted = False
+        while True:
+            try:
+                code = process.wait()
+                break
+            except KeyboardInterrupt:
+                # The run has got the same Ctrl-C, and ends by its own rules: nothing is lost.
+                interrupted = True
+    told = result.read_bytes()
+    result.unlink()
+    if interrupted or code == EXIT_INTERRUPTED:
+        raise KeyboardInterrupt
+    if code not in (EXIT_OK, EXIT_INCONCLUSIVE):
+        error = FailedError(f"{label} ended with exit code {code}; its own message stands above")
+        if code == 2:
+            error.exit_code = 2
+        raise error
+    try:
+        return Path(msgspec.json.decode(told)["run"]).resolve()
+    except (msgspec.MsgspecError, KeyError, TypeError):
+        raise FailedError(f"{label} ended with exit code {code} and named no run directory") from None
