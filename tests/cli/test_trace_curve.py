@@ -91,6 +91,14 @@ def test_bytes_of_a_model(kvbench: Kvbench, small: Path) -> None:
     assert json.loads(done.stdout)["points"][0]["capacity_bytes"] == 4 * 4 * 3514.25
 
 
+def test_capacities_in_bytes_are_whole_blocks_of_the_model(kvbench: Kvbench, small: Path) -> None:
+    """A block of 4 tokens of V4-Flash takes 14,057 bytes: 2 and 7 of them fit."""
+    done = kvbench(
+        "trace", "curve", small, "--capacity-bytes", "40kB, 98.4 kB", "--model", "deepseek-v4-flash", "--json"
+    )
+    assert [point["capacity_blocks"] for point in json.loads(done.stdout)["points"]] == [2, 7]
+
+
 def test_sub_agents_dated_by_their_end_are_told(kvbench: Kvbench) -> None:
     path = data("weka", "trace_0277.json")
     done = kvbench("trace", "curve", path, "--json")
@@ -138,6 +146,13 @@ def test_text_that_is_not_all_that_was_sent_is_told(tmp_path: Path) -> None:
     [
         (["--capacity-blocks", "10,x"], "--capacity-blocks 10,x: not a list of whole numbers"),
         (["--capacity-blocks", "0"], "--capacity-blocks 0: not a list of whole numbers"),
+        (["--capacity-bytes", "1GB"], "--capacity-bytes: what a token takes is not given"),
+        (["--capacity-bytes", "1XB", "--model", "kimi-k3"], "--capacity-bytes: '1XB' is no number of bytes"),
+        (
+            ["--capacity-bytes", "9kB", "--model", "kimi-k3"],
+            "--capacity-bytes 9kB: a block of 4 tokens takes 55,296 bytes",
+        ),
+        (["--capacity-bytes", "1GB", "--capacity-blocks", "9"], "--capacity-blocks and --capacity-bytes both"),
         (["--hit-rate", "90"], "--hit-rate 90: not a list of rates above 0, up to 1"),
         (["--hit-rate", "nan"], "--hit-rate nan: not a list of rates"),
         (["--warmup", "1"], "--warmup 1: not a share"),

@@ -289,3 +289,12 @@ def test_published_rows_share_blocks_as_an_independent_count_says(name: str, ref
         blocks += len(turn.hash_ids)
         seen.update(turn.hash_ids)
     assert (hits, hit_tokens, blocks) == (endless["hit_blocks"], endless["hit_tokens"], expected["blocks"])
+
+
+def test_fields_that_are_not_taken_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    row = {"timestamp": 0, "input_length": 5, "output_length": 2, "hash_ids": [1]}
+    path.write_text("\n".join(map(json.dumps, [row, row | {"priority": 3}, row | {"priority": 4, "user": "u"}])))
+    with open_workload(path) as opened:
+        assert opened.imported is not None
+        assert opened.imported.notes["other_fields"] == 2

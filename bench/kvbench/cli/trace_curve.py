@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,12 +18,19 @@ from kvbench.cli.trace_options import (
     given_bytes_per_token,
 )
 
+if TYPE_CHECKING:
+    from fractions import Fraction
+
 
 def curve(
     trace: TraceArgument,
     capacity_blocks: Annotated[
         str | None,
         typer.Option(metavar="LIST", help="Capacities in blocks, as 100,500,1000. Default: spread up to the ceiling."),
+    ] = None,
+    capacity_bytes: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help='Capacities in bytes instead, as "20GB,80GiB": with --model, say.'),
     ] = None,
     order: Annotated[
         Literal["leaf-first", "root-first"],
@@ -89,6 +97,8 @@ def curve(
         )
     if ttl is not None and not 0 < ttl < math.inf:
         raise UsageError(f"--ttl {ttl:g}: not a number of seconds above 0")
+    token_bytes = given_bytes_per_token(bytes_per_token, model)
+    sizes = _sizes(capacity_bytes, capacity_blocks, token_bytes)
     asked = Asked(
         order=order,
         capacities_blocks=_capacities(capacity_blocks),
@@ -96,7 +106,7 @@ def curve(
         warmup=warmup,
         ttl_s=ttl,
         by=by,
-        bytes_per_token=given_bytes_per_token(bytes_per_token, model),
+        bytes_per_token=token_bytes,
     )
     counts = load_tokenizer(tokenizer) if tokenizer is not None else None
     with open_workload(resolve_trace(trace), format=format, nested_t=nested_t) as opened:
@@ -114,6 +124,14 @@ def curve(
             f"--tokenizer {tokenizer}: {opened.path} has no text to count",
             hint="leave it out; the trace gives lengths",
         )
+    if sizes and token_bytes is not None:
+        held = [int(size // (token_bytes * blocked.block_size)) for size in sizes]
+        if min(held) < 1:
+            raise UsageError(
+                f"--capacity-bytes {capacity_bytes}: a block of {blocked.block_size} tokens takes "
+                f"{math.ceil(token_bytes * blocked.block_size):,} bytes"
+            )
+        asked = replace(asked, capacities_blocks=held)
     measured = measure(traffic, asked)
     for note in notes:
         typer.echo(f"note: {note}", err=True)
@@ -148,6 +166,23 @@ def _capacities(text: str | None) -> list[int] | None:
             f"--capacity-blocks {text}: not a list of whole numbers of blocks", hint="as --capacity-blocks 100,500,1000"
         )
     return found
+
+
+def _sizes(text: str | None, blocks: str | None, token_bytes: Fraction | None) -> list[int]:
+    from kvbench.analysis.planning.profile import amount
+    from kvbench.analysis.planning.source import Source
+    from kvbench.errors import UsageError
+
+    if text is None:
+        return []
+    if blocks is not None:
+        raise UsageError("--capacity-blocks and --capacity-bytes both give capacities", hint="give one of them")
+    if token_bytes is None:
+        raise UsageError(
+            "--capacity-bytes: what a token takes is not given", hint="add --model NAME, or --bytes-per-token B"
+        )
+    source = Source(None, "", {})
+    return [amount(source, "--capacity-bytes", part.strip()) for part in text.split(",")]
 
 
 def _rates(text: str | None) -> list[float]:

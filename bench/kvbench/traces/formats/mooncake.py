@@ -43,6 +43,9 @@ class _Row(msgspec.Struct):
     extra: Any = None
 
 
+_KNOWN = set(_Row.__struct_fields__)
+
+
 class _Lengths(msgspec.Struct):
     input_length: int | None = None
     hash_ids: list[int] | None = None
@@ -118,6 +121,7 @@ class MooncakeConverter:
     def _add(self, obj: dict[str, Any], line: int) -> None:
         """Convert one row. Raises LineError naming the field; nothing is then written."""
         row = convert_object(obj, _Row)
+        self._sink.notes["other_fields"] += not obj.keys() <= _KNOWN
         self._check(row)
         session = self._session(row, line)
         notes = self._sink.notes
@@ -288,6 +292,7 @@ MOONCAKE = Format(
         "timestamp, --sessions and --rate follow the file)",
         "hash_ids_left_out": "rows with messages and hash ids: {n} (the messages are sent)",
         "answers_missing": "rows that add messages without the answer before them: {n} (--history live puts it in)",
+        "other_fields": "rows with fields that Mooncake's do not have: {n} (not taken)",
         "row_extra": "rows with request fields of their own (extra): {n} (kept, and not sent)",
     },
 )
