@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check format test-real accuracy sim-timing curve-report gate-report live-deepseek docs clean
+.PHONY: fit-report demo test check format test-real accuracy sim-timing curve-report gate-report live-deepseek docs clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "kvbench needs Python 3.11 or newer; set PYTHON=/path/to/python"; exit 2; }
@@ -36,6 +36,9 @@ curve-report: $(VENV)/.ready   ## what the miss-ratio curve costs in time and me
 
 gate-report: $(VENV)/.ready   ## how often the regression gate errs, by simulation and over HTTP; writes reports/gate
 	$(BIN)/python reports/gate/run.py
+
+fit-report: $(VENV)/.ready   ## how near fits come to endpoints whose truth is known; writes reports/fit
+	$(BIN)/python reports/fit/run.py
 
 sim-timing: $(VENV)/.ready   ## how late the simulated endpoint writes, against its own plan; writes reports/sim
 	$(BIN)/python reports/sim/run.py

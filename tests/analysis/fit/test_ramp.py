@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from tests.analysis.fit.capacity_runs import Blocks, Sessions, probe
 
+from kvbench.analysis.fit.fit import fit_runs
 from kvbench.analysis.fit.ramp import fit_capacity, session_bounds
 from kvbench.model import FitReport
 
@@ -126,3 +127,19 @@ def test_without_the_memory_bytes_are_refused_and_tokens_are_not() -> None:
     given = fit_capacity(probe(Blocks(511, 32).serve), kv_memory_bytes=511 * 32 * 100)
     low, _, high = interval(given, "bytes_per_token")
     assert low <= 100 <= high
+
+
+def test_two_pools_cancel_what_does_not_grow_with_them() -> None:
+    """300 bytes a token, and 40 blocks that a running request takes besides its own, in pools of 600 and 1,800."""
+    block = 32 * 300
+    runs = [probe(Blocks(blocks - 40, 32).serve, memory=blocks * block) for blocks in (600, 1800)]
+    report = fit_runs(runs)
+    low, _, high = interval(report, "bytes_per_token_of_two_pools")
+    assert low <= 300 <= high
+    assert high - low < 3
+    low, _, high = interval(report, "bytes_beside_tokens")
+    assert low <= 40 * block <= high
+    alone = fit_runs(runs[:1])
+    assert alone.named("bytes_per_token_of_two_pools") is None
+    biased = interval(alone, "bytes_per_token")
+    assert biased[0] > 300

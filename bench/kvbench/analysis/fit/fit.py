@@ -10,7 +10,7 @@ from kvbench.analysis.fit.inversion import fit_trace
 from kvbench.analysis.fit.ramp import fit_capacity
 from kvbench.analysis.fit.ttft import fit_latency
 from kvbench.analysis.fit.ttl import fit_ttl
-from kvbench.model import FitReport
+from kvbench.model import Estimate, FitReport
 from kvbench.runs.reader import Run
 
 
@@ -32,13 +32,61 @@ def fit_run(run: Run, *, kv_memory_bytes: int | None = None) -> FitReport:
 def fit_runs(runs: Sequence[Run], *, kv_memory_bytes: int | None = None) -> FitReport:
     """One report of several runs: each run's own, one after the other."""
     reports = [fit_run(run, kv_memory_bytes=kv_memory_bytes) for run in runs]
+    pools = [] if kv_memory_bytes is not None else _pools(runs, reports)
     misfits = [r.misfit for r in reports if r.misfit is not None]
     return FitReport(
         runs=tuple(name for r in reports for name in r.runs),
-        estimates=tuple(e for r in reports for e in r.estimates),
+        estimates=tuple(e for r in reports for e in r.estimates) + tuple(_two_pools(pools)),
         refusals=tuple(e for r in reports for e in r.refusals),
         misfit=max(misfits, key=lambda m: m.share - m.limit) if misfits else None,
         assumed=tuple(dict.fromkeys(a for r in reports for a in r.assumed)),
         notes=tuple(dict.fromkeys(a for r in reports for a in r.notes)),
         residuals=tuple(e for r in reports for e in r.residuals),
     )
+
+
+def _pools(runs: Sequence[Run], reports: Sequence[FitReport]) -> list[tuple[int, Estimate]]:
+    """Memory and capacity of the probes that state both."""
+    found = []
+    for run, report in zip(runs, reports, strict=True):
+        memory, capacity = run.info.settings.get("kv_memory_bytes"), report.named("capacity_tokens")
+        if isinstance(memory, int) and capacity is not None and capacity.value is not None:
+            found.append((memory, capacity))
+    return sorted(found, key=lambda pool: pool[0])
+
+
+def _two_pools(pools: Sequence[tuple[int, Estimate]]) -> list[Estimate]:
+    """m from the smallest and the largest of several pools: (M2 - M1) / (C2 - C1). What does not grow with the pool (a
+    null block, what a running request takes besides its tokens) is in both, and cancels: M1 - m C1 is that."""
+    if len(pools) < 2 or pools[0][0] == pools[-1][0]:
+        return []
+    (small, low), (large, high) = pools[0], pools[-1]
+    assert low.value is not None and low.low is not None and low.high is not None  # noqa: PT018
+    assert high.value is not None and high.low is not None and high.high is not None  # noqa: PT018
+    least, most = high.low - low.high, high.high - low.low
+    if least <= 0:
+        return []
+    per_token = [(large - small) / tokens for tokens in (high.value - low.value, most, least)]
+    method = f"difference of pools of {small:,} and {large:,} bytes: what does not grow with the pool cancels"
+    n = low.n + high.n
+    fixed = [small - per_token[0] * low.value, small - per_token[2] * low.high, small - per_token[1] * low.low]
+    return [
+        Estimate(
+            name="bytes_per_token_of_two_pools",
+            value=per_token[0],
+            low=per_token[1],
+            high=per_token[2],
+            unit="bytes/token",
+            method=method,
+            n=n,
+        ),
+        Estimate(
+            name="bytes_beside_tokens",
+            value=max(0.0, fixed[0]),
+            low=max(0.0, fixed[1]),
+            high=max(0.0, fixed[2]),
+            unit="bytes",
+            method="memory less bytes a token times capacity: null block, and what a running request takes besides",
+            n=n,
+        ),
+    ]

@@ -24,6 +24,9 @@ MISFIT_ALONE = 0.005
 """Limit where requests follow one another: an LRU cache is then predicted exactly, but for copies of aligned blocks."""
 FEWEST_MOVED = 10
 MOVED_BY = 0.1
+MISFIT_SEEN = 0.001
+"""Above it other explanations are tried: one that explains the hits twice as well is believed."""
+HEADS_FIRST = "eviction of heads before tails"
 MANY_PINNED = 0.25
 UNACCOUNTED = 0.1
 """Of what running requests hold: blocks that they share are counted once each, and a request that waits holds none."""
@@ -166,12 +169,14 @@ def fit_trace(run: Run, kv_memory_bytes: int | None = None) -> FitReport:
         for i, o, r in zip(np.flatnonzero(what.known).tolist(), what.observed[what.known], fit.residuals, strict=True)
         if r
     )
-    causes = _causes(what, fit) if fit.misfit > MISFIT_ALONE else ()
+    causes = _causes(what, fit) if fit.misfit > MISFIT_SEEN else ()
     misfit = Misfit(share=fit.misfit, limit=fit.limit, causes=causes)
-    if fit.misfit > fit.limit:
+    if fit.misfit > fit.limit or HEADS_FIRST in causes:
+        over = fit.misfit > fit.limit
+        compared = f"(limit {fit.limit * 100:.1f}%)" if over else "and another explanation halves that"
         reason = (
-            f"at the best capacity the hits still differ by {fit.misfit * 100:.1f}% of what was reported (limit "
-            f"{fit.limit * 100:.1f}%): this is not one LRU cache of blocks; it looks like {', '.join(causes)}"
+            f"at the best capacity the hits still differ by {fit.misfit * 100:.1f}% of what was reported "
+            f"{compared}: this is not one LRU cache of blocks; it looks like {', '.join(causes)}"
         )
         return _refusal(name, reason, CAPACITY_PROBE, misfit, rows)
     notes: tuple[str, ...] = ()
@@ -250,7 +255,7 @@ def _causes(what: Served, fit: Inverted) -> tuple[str, ...]:
         share = what.pinned_blocks * size / fit.value
         causes.append(f"too many requests at a time: those running held {share * 100:.0f}% of the cache")
     if head_first is not None and head_first.misfit < 0.5 * fit.misfit:
-        causes.append("eviction of heads before tails")
+        causes.append(HEADS_FIRST)
     if lost > 0.02:
         causes.append("replicas that requests are spread over at random, lapses, or hits in coarser units than blocks")
     if beyond > 0.02:
