@@ -57,6 +57,15 @@ def test_in_peak_hours_all_is_dearer_and_the_fault_of_it_is_none() -> None:
     assert charge(own, "peak_price") == (Decimal("11.2"), Decimal("11.2"), True, ())
 
 
+def test_what_was_granted_is_spent_first() -> None:
+    own = account(granted_balance=10)
+    left = [own.balance()["balance_infos"][0] for _ in range(2) if charge(own)]
+    assert [(row["granted_balance"], row["topped_up_balance"]) for row in left] == [
+        ("4.40", "1000.00"),
+        ("0.00", "998.80"),
+    ]
+
+
 def test_a_fault_that_changes_no_charge_is_none() -> None:
     own = account()
     nothing = {"hit_tokens": 0, "miss_tokens": 1000, "output_tokens": 0, "at_ns": own._started_ns}

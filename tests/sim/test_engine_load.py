@@ -153,6 +153,13 @@ def test_units_are_lost_as_often_as_said_and_the_truth_says_which() -> None:
     assert not ask(Engine(preset(**{**units, "lapse_probability": 1})), range(100), 0).lapsed
 
 
+@pytest.mark.parametrize(("refresh", "cached"), [(True, 96), (False, 0)])
+def test_a_hit_begins_a_units_life_anew_unless_it_may_not(refresh: bool, cached: int) -> None:
+    units = {"prefix": "units", "unit_granularity_tokens": 32, "idle_ttl_s": 10, "refresh_on_hit": refresh}
+    engine = Engine(preset(**units))
+    assert [ask(engine, range(100), at_ms).cached_tokens for at_ms in (0, 6000, 12_000)] == [0, 96, cached]
+
+
 def test_replicas_lose_their_units_each_for_itself() -> None:
     settings = {"prefix": "units", "unit_granularity_tokens": 32, "lapse_probability": 0.5, "seed": 5}
     lost = []

@@ -68,6 +68,7 @@ def test_coming_up_takes_latency_and_bytes_over_bandwidth() -> None:
     assert again.restored_ns - again.scheduled_ns == 5 * MS
     assert (engine.queried_tokens, engine.hit_tokens, engine.external_hit_tokens) == (600, 96, 96)
     # Now they are in HBM again, and nowhere else.
+    assert [engine.store.tiers.find(block_hash, 2500 * MS) for block_hash in again.hasher.hashes[:6]] == [None] * 6
     assert ask(engine, range(200), 3000).hits == {"hbm": 192, "host": 0}
 
 
