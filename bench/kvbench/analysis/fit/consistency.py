@@ -23,7 +23,8 @@ def fit_consistency(run: Run) -> FitReport:
     cached = [r for r in whole if r["cached"][1] and not r["cold"][1]]
     why = failure(run)
     if why is None and not cached:
-        why = stop_reason(run) if not whole else "no second answer came from the cache, as far as it is reported"
+        nothing = stop_reason(run) or "no prompt was sent three times"
+        why = nothing if not whole else "no second answer came from the cache, as far as it is reported"
     if why is not None:
         refusal = Refusal(name="cached_answers_differ", reason=why, experiment=f"{PROBE} again")
         return FitReport(runs=(name,), refusals=(refusal,))
