@@ -145,8 +145,8 @@ def _unexpected_hits(expected: ExpectedHits | None) -> Warning | None:
         code="hits_unexpected",
         message=f"cached tokens outside what the rule '{expected.rule}' allows on {expected.below + expected.above} of "
         f"{expected.turns} turns: {expected.below} below, {expected.above} above",
-        advice="below: evicted, aged, reported coarsely, or another replica answered; above: another rule, or a cache not "
-        "empty (--salt)",
+        advice="below: evicted, aged, reported coarsely, or another replica answered; above: another rule, or a cache "
+        "that was not empty (--salt)",
     )
 
 
