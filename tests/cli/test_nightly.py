@@ -1,0 +1,134 @@
+"""`kvbench nightly` and `kvbench history` as a job sees them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.analysis.nights.nights import make_night
+from tests.cli.conftest import Kvbench
+from tests.made_runs import make_run
+from tests.short_trace import write_short_trace
+from typer.testing import CliRunner
+
+import kvbench.replay.night
+from kvbench.cli.main import app
+from kvbench.replay.night import Bench
+from kvbench.runs.night import NightRun, load_night, records_sha256
+
+SPEC = """
+trace = "short.jsonl"
+fail_if = ["ttft.geomean>+3%"]
+treatment = ["endpoint.simulated.settings"]
+[run]
+time_scale = 0.0
+sessions = 1
+[base]
+endpoint = "sim"
+[candidate]
+endpoint = "sim"
+"""
+STORED = 'trace = "t.jsonl"\nruns = 3\nfail_if = ["ttft.geomean>+3%"]\n[history]\n[candidate]\nendpoint = "x"\n'
+
+
+def only_night(tmp_path: Path) -> Path:
+    (night,) = (tmp_path / "nights").glob("2*")
+    return night
+
+
+def test_a_server_that_was_not_switched_stops_the_night_after_one_run_a_side(kvbench: Kvbench, tmp_path: Path) -> None:
+    (tmp_path / "spec.toml").write_text(SPEC.replace(".settings", ".preset"))
+    write_short_trace(tmp_path / "short.jsonl")
+    done = kvbench("nightly", "spec.toml", "--json")
+    assert done.returncode == 3, done.stderr
+    told = json.loads(done.stdout)
+    assert told["verdict"] == "refused"
+    assert [run["side"] for run in told["runs"]] == ["base", "candidate"]
+    assert "endpoint.simulated.preset is declared as what differs, and is the same in all runs" in told["reasons"][-1]
+    night = load_night(only_night(tmp_path))
+    assert (night.status, night.verdict, len(night.runs)) == ("done", "refused", 2)
+
+
+def test_ctrl_c_keeps_the_night_and_says_so(kvbench: Kvbench, tmp_path: Path) -> None:
+    # The hook's parent is the job.
+    hook = 'before_run = "kill -INT $PPID; sleep 30"'
+    (tmp_path / "spec.toml").write_text(SPEC.replace("[base]", f"[base]\n{hook}"))
+    done = kvbench("nightly", "spec.toml")
+    assert (done.returncode, done.stdout) == (130, "")
+    assert "Traceback" not in done.stderr
+    assert load_night(only_night(tmp_path)).status == "interrupted"
+
+
+def test_a_run_that_cannot_be_made_ends_the_night_with_its_exit_code(kvbench: Kvbench, tmp_path: Path) -> None:
+    (tmp_path / "spec.toml").write_text(SPEC)
+    done = kvbench("nightly", "spec.toml")
+    assert done.returncode == 2, done.stderr
+    assert "short.jsonl" in done.stderr
+    assert "run 1 of 10 (base) ended with exit code 2; its own message stands above" in done.stderr
+    night = load_night(only_night(tmp_path))
+    assert (night.status, night.runs) == ("failed", ())
+
+
+def test_a_bad_spec_is_found_before_anything_is_made(kvbench: Kvbench, tmp_path: Path) -> None:
+    (tmp_path / "spec.toml").write_text(SPEC.replace("sessions = 1", "speed = 1"))
+    done = kvbench("nightly", "spec.toml")
+    assert done.returncode == 2
+    assert "spec.toml: run.speed: no such option" in done.stderr
+    assert not (tmp_path / "nights").exists()
+
+
+@pytest.fixture
+def tonight(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[float]:
+    """Runs are made up: each set takes its TTFT from this list."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "spec.toml").write_text(STORED)
+    factors: list[float] = []
+
+    def made(bench: Bench, _: Any, order: list[Any], *, confirming: bool) -> Iterator[NightRun]:
+        factor = factors.pop(0)
+        for i, side in enumerate(order):
+            name = f"tonight-{'again' if confirming else 'first'}-{i}"
+            run = make_run(bench.out / "runs", name, 99 * 1440 + 60 * confirming + 2 * i, ttft=factor)
+            digest = records_sha256(run)
+            yield NightRun(run=f"runs/{name}", side=side, records_sha256=digest, confirming=confirming)
+
+    monkeypatch.setattr(kvbench.replay.night, "make_runs", made)
+    return factors
+
+
+@pytest.mark.parametrize(
+    ("nights", "factors", "verdict", "code", "runs"),
+    [
+        (1, [1.0], "inconclusive", 3, 3),
+        (7, [1.0], "pass", 0, 3),
+        (7, [1.2, 1.2], "fail", 1, 6),
+        (7, [1.2, 1.0], "inconclusive", 3, 6),
+    ],
+)
+def test_against_stored_runs(
+    tonight: list[float], tmp_path: Path, nights: int, factors: list[float], verdict: str, code: int, runs: int
+) -> None:
+    tonight += factors
+    for day in range(nights):
+        make_night(tmp_path / "nights", day)
+    result = CliRunner().invoke(app, ["nightly", "spec.toml", "--json"])
+    assert result.exit_code == code, result.output
+    told = json.loads(result.stdout)
+    assert (told["verdict"], len(told["runs"]), len(told["stored"])) == (verdict, runs, min(3 * nights, 20))
+    assert tonight == []
+    if nights == 1:
+        assert told["gates"][0]["reason"].startswith("3 stored runs of this trace, configuration, endpoint and model")
+    night = load_night(only_night(tmp_path))
+    assert (night.verdict, [run.confirming for run in night.runs]) == (verdict, [False] * 3 + [True] * (runs - 3))
+
+
+def test_history_prints_lines_json_and_a_page(kvbench: Kvbench, tmp_path: Path) -> None:
+    make_night(tmp_path / "nights", 0)
+    done = kvbench("history", "--json", "--plot", "h.html")
+    assert done.returncode == 0, done.stderr
+    assert [key["side"] for key in json.loads(done.stdout)["keys"]] == ["candidate"]
+    assert (tmp_path / "h.html").exists()
+    assert kvbench("history", "none").returncode == 2
