@@ -145,7 +145,8 @@ def _problems(run: Run) -> list[str]:
     status = status_text(run.info, run.path)
     if status != "done":
         found.append(f"is {status}")
-    trust = summarise(run).trust
+    # A run whose end was never written has no verdict of its own.
+    trust = run.info.trust or summarise(run).trust
     if trust.verdict != "ok":
         found.append(f"is degraded: {'; '.join(trust.reasons)}")
     return found
