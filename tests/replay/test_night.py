@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from kvbench.errors import FailedError, InputError
-from kvbench.replay.night import Bench, interleaved, run_arguments, run_hook
+from kvbench.replay import night
+from kvbench.replay.night import Bench, Half, interleaved, make_runs, run_arguments, run_hook
 
 
 @pytest.fixture
@@ -77,3 +78,29 @@ def test_what_run_does_not_take_is_found_first(tmp_path: Path, given: dict[str, 
         run_arguments(given, tmp_path / "spec.toml")
     assert said in caught.value.message
     assert "spec.toml" in caught.value.message
+
+
+def test_a_run_that_its_client_degraded_is_made_again_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    trusted = iter([True, False, True, False, False, True])
+    made: list[str] = []
+
+    def run(where: Bench, half: Half, label: str) -> tuple[Path, bool]:
+        made.append(label)
+        path = where.out / "runs" / f"r{len(made)}"
+        path.mkdir(parents=True)
+        (path / "records.jsonl").write_text(f"{len(made)}\n")
+        return path, next(trusted)
+
+    monkeypatch.setattr(night, "_run", run)
+    halves = {"base": Half("base", (), "echo again"), "candidate": Half("candidate", ())}
+    runs = list(make_runs(bench, halves, interleaved(2, base=True), confirming=False))
+    assert [(r.side[0], r.run, r.repeated) for r in runs] == [
+        ("b", "runs/r1", False),
+        ("c", "runs/r2", True),
+        ("c", "runs/r3", False),
+        ("c", "runs/r4", True),
+        # Degraded twice: kept, and for the gate to refuse.
+        ("c", "runs/r5", False),
+        ("b", "runs/r6", False),
+    ]
+    assert (bench.out / "hooks.log").read_text().count("\nagain\n") == 2

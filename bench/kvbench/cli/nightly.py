@@ -128,7 +128,10 @@ class _Night:
         return judged
 
     def listed(self) -> list[dict[str, Any]]:
-        return [{"run": str(self.dir / r.run), "side": r.side, "confirming": r.confirming} for r in self.state.runs]
+        return [
+            {"run": str(self.dir / r.run), "side": r.side, "confirming": r.confirming, "repeated": r.repeated}
+            for r in self.state.runs
+        ]
 
     def _against_base(self, halves: dict[Side, Half]) -> Judged:
         from kvbench.analysis.gate.judge import Judged
@@ -136,8 +139,10 @@ class _Night:
         from kvbench.replay.night import interleaved
 
         order = interleaved(self.spec.runs, base=True)
-        for done, _ in enumerate(self._make(halves, order), start=1):
-            if done == 2:
+        checked = False
+        for _ in self._make(halves, order):
+            if not checked and self._paths("base") and self._paths("candidate"):
+                checked = True
                 reasons = early_refusals(self._paths("base")[0], self._paths("candidate")[0], self.goals)
                 if reasons:
                     return Judged("refused", _no_figures(self.goals), reasons, ["stopped after one run a side"])
@@ -153,7 +158,7 @@ class _Night:
 
         assert self.spec.history is not None
         order = interleaved(self.spec.runs, base=False)
-        tonight = [self.dir / made.run for made in self._make(halves, order)]
+        tonight = [self.dir / made.run for made in self._make(halves, order) if not made.repeated]
         stored = baseline(
             stored_runs(self.directory),
             load_info(tonight[0]),
@@ -169,7 +174,7 @@ class _Night:
         first = judge_stored(stored, tonight, self.goals)
         if first.verdict != "fail":
             return first
-        again = [self.dir / made.run for made in self._make(halves, order, confirming=True)]
+        again = [self.dir / m.run for m in self._make(halves, order, confirming=True) if not m.repeated]
         return confirmed(first, judge_stored(stored, again, self.goals))
 
     def _make(self, halves: dict[Side, Half], order: list[Side], *, confirming: bool = False) -> Iterator[Any]:
@@ -181,7 +186,7 @@ class _Night:
             yield made
 
     def _paths(self, side: Side) -> list[Path]:
-        return [self.dir / made.run for made in self.state.runs if made.side == side]
+        return [self.dir / made.run for made in self.state.runs if made.side == side and not made.repeated]
 
     def _note(self, **changes: Any) -> None:
         from msgspec.structs import replace

@@ -70,23 +70,34 @@ def interleaved(runs: int, *, base: bool) -> list[Side]:
 
 
 def make_runs(bench: Bench, halves: Mapping[Side, Half], order: list[Side], *, confirming: bool) -> Iterator[NightRun]:
-    """Each run as it is done. FailedError names the hook or the run that could not be; KeyboardInterrupt is raised
-    again when the run has closed its directory.
+    """Each run as it is done. One that was degraded by the client's own error is made again, once: the fault is none of
+    the endpoint's, and would have the whole night refused.
+
+    FailedError names the hook or the run that could not be; KeyboardInterrupt is raised again when the run has closed
+    its directory.
     """
     for number, side in enumerate(order, start=1):
         label = f"run {number} of {len(order)} ({side})"
-        half = halves[side]
-        if half.before_run is not None:
-            print(f"{label}: before_run", file=sys.stderr)
-            run_hook(half.before_run, bench, side=side, number=number)
-        print(label, file=sys.stderr)
-        run_dir = _run(bench, half, label)
-        yield NightRun(
-            run=str(run_dir.relative_to(bench.out)),
-            side=side,
-            records_sha256=records_sha256(run_dir),
-            confirming=confirming,
-        )
+        for again in (False, True):
+            run_dir, trusted = _one(bench, halves[side], label, number)
+            yield NightRun(
+                run=str(run_dir.relative_to(bench.out)),
+                side=side,
+                records_sha256=records_sha256(run_dir),
+                confirming=confirming,
+                repeated=not trusted and not again,
+            )
+            if trusted:
+                break
+            print(f"{label}: degraded{'' if again else ', so made again'}", file=sys.stderr)
+
+
+def _one(bench: Bench, half: Half, label: str, number: int) -> tuple[Path, bool]:
+    if half.before_run is not None:
+        print(f"{label}: before_run", file=sys.stderr)
+        run_hook(half.before_run, bench, side=half.side, number=number)
+    print(label, file=sys.stderr)
+    return _run(bench, half, label)
 
 
 def run_hook(command: str, bench: Bench, *, side: Side, number: int) -> None:
@@ -134,7 +145,8 @@ def _tail(log: Path, begin: int) -> str:
     return f"\n{text}" if text else ""
 
 
-def _run(bench: Bench, half: Half, label: str) -> Path:
+def _run(bench: Bench, half: Half, label: str) -> tuple[Path, bool]:
+    """The run's directory, and whether its own error allows its figures to be used."""
     out = bench.out / "runs"
     # -P: a directory named kvbench beside the spec is not the package.
     words = [sys.executable, "-P", "-m", "kvbench", "run", bench.trace, *half.arguments, "--out", str(out), "--json"]
@@ -159,6 +171,7 @@ def _run(bench: Bench, half: Half, label: str) -> Path:
             error.exit_code = 2
         raise error
     try:
-        return Path(msgspec.json.decode(told)["run"]).resolve()
+        summary = msgspec.json.decode(told)
+        return Path(summary["run"]).resolve(), summary["trust"] == "ok"
     except (msgspec.MsgspecError, KeyError, TypeError):
         raise FailedError(f"{label} ended with exit code {code} and named no run directory") from None

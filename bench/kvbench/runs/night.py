@@ -26,12 +26,13 @@ Side = Literal["base", "candidate"]
 
 class NightRun(msgspec.Struct, frozen=True, kw_only=True):
     """run: its directory, from the night's. records_sha256: of records.jsonl as the run left it. confirming: made to
-    confirm a FAIL against stored runs."""
+    confirm a FAIL against stored runs. repeated: degraded by the client's own error, so made again and not judged."""
 
     run: str
     side: Side
     records_sha256: str
     confirming: bool = False
+    repeated: bool = False
 
 
 class Night(msgspec.Struct, frozen=True, kw_only=True):
