@@ -106,9 +106,10 @@ def test_error_classes_named_in_the_readme_are_real() -> None:
 
 def test_the_run_directory_is_described_as_it_is() -> None:
     from kvbench.model import RUN_SCHEMA_VERSION
-    from kvbench.runs import writer
+    from kvbench.runs import blocks, writer
 
-    for name in (writer.RUN_FILE, writer.RECORDS_FILE, writer.EVENTS_FILE, writer.TRACE_FILE, writer.EXPECTATIONS_FILE):
+    files = (writer.RUN_FILE, writer.RECORDS_FILE, writer.EVENTS_FILE, writer.TRACE_FILE, writer.EXPECTATIONS_FILE)
+    for name in (*files, blocks.BLOCKS_FILE):
         assert f"  {name} " in README
     fixture = ROOT / "tests" / "fixtures" / f"run-schema-{RUN_SCHEMA_VERSION}" / "run.json"
     assert msgspec.json.decode(fixture.read_bytes())["schema_version"] == RUN_SCHEMA_VERSION
