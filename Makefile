@@ -40,6 +40,9 @@ gate-report: $(VENV)/.ready   ## how often the regression gate errs, by simulati
 fit-report: $(VENV)/.ready   ## how near fits come to endpoints whose truth is known; writes reports/fit
 	$(BIN)/python reports/fit/run.py
 
+pricing-report: $(VENV)/.ready   ## what a verdict on a bill is worth: faults found, honest bills accused; writes reports/pricing
+	$(BIN)/python reports/pricing/run.py
+
 sim-timing: $(VENV)/.ready   ## how late the simulated endpoint writes, against its own plan; writes reports/sim
 	$(BIN)/python reports/sim/run.py
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from decimal import ROUND_HALF_UP, Decimal
+from pathlib import PurePath
 from typing import Any
 
 from kvbench.render.price_text import amount_text
@@ -26,7 +27,7 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     yield f"# Disputed bill: {currency} {_cents(over)} too much"
     yield ""
     key = f", key `{_cell(bill['key'])}`" if bill.get("key") else ""
-    yield f"Usage of {report['first']} to {report['last']} (UTC){key}; invoice: {_cell(str(bill.get('path', '')))}."
+    yield f"Usage of {report['first']} to {report['last']} (UTC){key}; invoice: {_cell(_names(bill))}."
     yield ""
     asked = bill.get("invoiced")
     invoiced = "" if asked is None else f" The invoice asks {currency} {amount_text(asked)} for them."
@@ -41,7 +42,8 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     for found in proved[:FINDINGS]:
         yield f"## {_title(found['kind'])}: {currency} {amount_text(found['amount'])}"
         yield ""
-        yield f"{plural(found['tokens'], 'token')}, {plural(found['requests'], 'request')}."
+        of = f" The largest of {found['cells']:,} differences:" if found.get("cells", 0) > PLACES else ""
+        yield f"{plural(found['tokens'], 'token')}, {plural(found['requests'], 'request')}.{of}"
         yield ""
         yield from _places(found, currency)
         rows += [each["row"] for each in found.get("where", []) if each["row"]]
@@ -81,6 +83,12 @@ def _places(found: dict[str, Any], currency: str) -> Iterator[str]:
 
 def _rows(report: dict[str, Any]) -> list[str]:
     return [f"{row['model']}, {row['currency']} from {row['from']}: {row['source']}" for row in report["rows"][:ROWS]]
+
+
+def _names(bill: dict[str, Any]) -> str:
+    """Of its files, without where they lie here."""
+    paths = str(bill.get("path", bill["format"])).split(", ")
+    return ", ".join(PurePath(path).name for path in paths)
 
 
 def _title(kind: str) -> str:

@@ -241,7 +241,7 @@ class _Checker:
         if taken < right:
             kind = "price_below_list"
         elif tier.other_peak() is not None and not tier.peak and abs(taken - right * tier.row.peak_factor) <= slack:
-            kind = "wrong_peak_hour"
+            kind, where = "wrong_peak_hour", f"{where}: the peak price, or charged more than once"
         elif right and abs(taken - right * 2) <= slack:
             kind = "charged_twice"
         elif not counted and abs(taken - self._without_hits()) <= slack:
@@ -250,7 +250,7 @@ class _Checker:
         self._add(kind, taken - right, tokens, f"{where} ({_percent(taken, right)})")
 
     def _without_hits(self) -> Decimal:
-        hits = self.cell.expected("hit")[0]
+        hits = sum(hit_counts(self.cell.requests))
         return self.cell.amount + self._value("miss", hits) - self._value("hit", hits)
 
     # ------------------------------------------------------------------------------------------------------ helpers

@@ -66,6 +66,7 @@ class BillFinding(msgspec.Struct, frozen=True, kw_only=True):
             "requests": self.requests,
             "evidence": f"{self.says}: {first}{more}",
             "proof": self.proof,
+            "cells": self.cells,
             "where": [
                 {
                     "cell": fault.cell.where,

@@ -64,11 +64,12 @@ def verify(
     alone = terms.dedicated and not terms.unread and terms.incomplete is None
     own_sums = _cost_off(invoice)
     invoice = _of_key(invoice, terms.key)
+    key = terms.key or next(iter(invoice.keys), None)
     requests = asked(prices, billables, at)
     if by_id.names_any(invoice, requests):
         sides = by_id.join(invoice, requests, prices, dedicated=alone)
     else:
-        sides = by_window.join(invoice, requests, prices, key=terms.key, dedicated=alone)
+        sides = by_window.join(invoice, requests, prices, key=key, dedicated=alone)
     found = find(sides)
     findings = [*found.findings, *own_sums, *_not_invoiced(sides)]
     findings.sort(key=lambda each: (-each.amount, each.kind))
@@ -81,7 +82,7 @@ def verify(
         "verdict": verdict,
         "verdict_reasons": reasons,
         "detectable": detectable(sides, found, currency),
-        "bill": _bill(sides, found, requests, terms),
+        "bill": _bill(sides, found, requests, key, dedicated=terms.dedicated),
         "served": inference,
     }
 
@@ -213,7 +214,7 @@ def _in_span(cell: Cell, requests: Sequence[Asked]) -> bool:
     return cell.start <= last and (cell.end or cell.start) >= min(starts)
 
 
-def _bill(sides: Sides, found: Found, requests: Sequence[Asked], terms: Terms) -> dict[str, Any]:
+def _bill(sides: Sides, found: Found, requests: Sequence[Asked], key: str | None, *, dedicated: bool) -> dict[str, Any]:
     invoice = sides.invoice
     ours = [cell for cell in sides.cells if cell.requests or cell.unknown]
     asked_for = [money for cell in ours if (money := cell.billed) is not None]
@@ -223,8 +224,8 @@ def _bill(sides: Sides, found: Found, requests: Sequence[Asked], terms: Terms) -
         "format": invoice.format,
         "shape": invoice.shape,
         "currency": invoice.currency,
-        "key": terms.key,
-        "dedicated_key": terms.dedicated,
+        "key": key,
+        "dedicated_key": dedicated,
         "joined": sides.how,
         "rows": {"tokens": len(invoice.lines), "charges": len(invoice.charges), "bad": len(invoice.bad)},
         "bad_rows": [str(row) for row in invoice.bad[:20]],

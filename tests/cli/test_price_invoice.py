@@ -1,0 +1,116 @@
+"""`kvbench price --invoice`, as scripts use it: exit codes, JSON, the letter, and a run over real HTTP."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from kvbench.cli.main import app
+from kvbench.errors import KvbenchError
+from kvbench.sim.process import SimProcess
+
+USAGE = (
+    '{"id": "r1", "time": "2026-10-15T12:10:00Z", "end": "2026-10-15T12:10:20Z", "model": "deepseek-flash", "usage": '
+    '{"prompt_tokens": 105000, "prompt_cache_hit_tokens": 100000, "prompt_cache_miss_tokens": 5000, '
+    '"completion_tokens": 1000}}\n'
+)
+MAP = (
+    'kvbench_invoice = 1\ncurrency = "USD"\n[columns]\nrequest_id = "id"\nstart = "at"\nmodel = "model"\n'
+    'amount = "charged"\n'
+)
+
+
+def price(tmp_path: Path, row: str, *more: str) -> tuple[int, dict[str, Any]]:
+    (tmp_path / "usage.jsonl").write_text(USAGE)
+    (tmp_path / "map.toml").write_text(MAP)
+    (tmp_path / "bill.csv").write_text(f"id,at,model,charged\n{row}\n")
+    words = ["price", "--usage", tmp_path / "usage.jsonl", "--invoice", tmp_path / "bill.csv", *more]
+    words += ["--columns", tmp_path / "map.toml", "--json"]
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    if isinstance(result.exception, KvbenchError):
+        raise result.exception
+    return result.exit_code, json.loads(result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("charged", "code", "verdict", "kinds"),
+    [
+        # 100,000 x 0.003 + 5,000 x 0.15 + 1,000 x 0.60 a million = 0.00165; without hits 0.01635.
+        ("0.00165", 0, "confirmed", []),
+        ("0.01635", 1, "disputed", ["hits_as_misses"]),
+        ("0.00200", 1, "disputed", ["charged_too_much"]),
+        ("0.00100", 3, "cannot tell", ["price_below_list"]),
+    ],
+)
+def test_the_exit_code_is_the_verdict(tmp_path: Path, charged: str, code: int, verdict: str, kinds: list[str]) -> None:
+    got, report = price(tmp_path, f"r1,2026-10-15T12:10:05Z,deepseek-flash,{charged}")
+    assert (got, report["verdict"]) == (code, verdict)
+    assert [finding["kind"] for finding in report["findings"]] == kinds
+    assert sum(Decimal(finding["amount"]) for finding in report["findings"]) == Decimal(charged) - Decimal("0.00165")
+    assert report["detectable"]["currency"] == "USD"
+    (cell,) = report["bill"]["cells"]
+    assert (cell["request_id"], cell["priced"]) == ("r1", "0.00165")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--dedicated-key"], "about an invoice"),
+        (["--invoice", "x.csv", "--date", "2026-10-15"], "when it was sent"),
+        (["--invoice", "balance"], "before and after a RUN"),
+        (["--invoice", "none.csv"], "no such file"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(tmp_path: Path, words: list[str], says: str) -> None:
+    (tmp_path / "usage.jsonl").write_text(USAGE)
+    result = CliRunner().invoke(app, ["price", "--usage", str(tmp_path / "usage.jsonl"), *words])
+    assert isinstance(result.exception, KvbenchError)
+    assert says in result.exception.message
+    assert result.exception.exit_code == 2
+
+
+def test_no_letter_is_written_where_nothing_is_disputed(tmp_path: Path) -> None:
+    letter = tmp_path / "letter.md"
+    assert price(tmp_path, "r1,2026-10-15T12:10:05Z,deepseek-flash,0.00165", "--letter", str(letter))[0] == 0
+    assert not letter.exists()
+
+
+@pytest.mark.parametrize("twice", [0, 1])
+def test_a_run_over_http_against_what_the_endpoint_charged(tmp_path: Path, twice: int) -> None:
+    lines: list[dict[str, Any]] = [{"kvbench_trace": 1, "name": "t"}]
+    for number in range(3):
+        text = f"{number} " + "word " * 400
+        lines.append(
+            {"session_id": f"s{number}", "turn": 0, "output_tokens": 8, "append": [{"role": "user", "content": text}]}
+        )
+    (tmp_path / "trace.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    log, runs = tmp_path / "truth.jsonl", tmp_path / "runs"
+    with SimProcess.start("deepseek-api", settings={"fault_charged_twice": twice}, truth_log=log) as sim:
+        (tmp_path / "e.toml").write_text(f'url = "{sim.url}"\ndialect = "deepseek"\nmodel = "deepseek-flash"\n')
+        words = ["run", tmp_path / "trace.jsonl", "--endpoint", tmp_path / "e.toml", "--out", runs, "--time-scale", "0"]
+        result = CliRunner().invoke(app, [str(word) for word in [*words, "--json"]])
+        assert result.exit_code in (0, 3), result.output
+    truths = [json.loads(line, parse_float=Decimal) for line in log.read_text().splitlines()]
+    zero_ns = time.time_ns() - time.monotonic_ns()
+    rows = ["id,at,model,charged"]
+    for truth in truths:
+        at = datetime.fromtimestamp((truth["arrival_ns"] + zero_ns) / 1e9, UTC).isoformat()
+        rows.append(f"{truth['response_id']},{at},deepseek-flash,{Decimal(truth['charged']):f}")
+    (tmp_path / "bill.csv").write_text("\n".join(rows))
+    (tmp_path / "map.toml").write_text(MAP)
+    (run,) = runs.iterdir()
+    words = ["price", run, "--invoice", tmp_path / "bill.csv", "--columns", tmp_path / "map.toml", "--dedicated-key"]
+    result = CliRunner().invoke(app, [str(word) for word in [*words, "--json"]])
+    report = json.loads(result.stdout)
+    over = sum(Decimal(truth["charged"]) - Decimal(truth["price"]) for truth in truths)
+    assert report["bill"]["joined"] == "request by request"
+    assert result.exit_code == twice
+    assert sum(Decimal(finding["amount"]) for finding in report["findings"]) == over
+    assert (over > 0) == bool(twice)
