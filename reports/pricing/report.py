@@ -46,11 +46,11 @@ def readme(found: dict[str, Any]) -> str:
             "Inference. Expected hits are known to the token (point), or as intervals of up to 0.2% (narrow) or 5% (wide) "
             "of the prompt.",
             "",
-            "| fault | expected hits | runs | differs | cannot tell | no difference seen |",
-            "| --- | --- | ---: | ---: | ---: | ---: |",
+            "| fault | expected hits | runs | differs | cannot tell | no difference seen | fault not drawn |",
+            "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
             *(
                 f"| {row['fault']} | {row['knowledge']} | {row['runs']} | {row['differs']} | {row['cannot tell']} | "
-                f"{row['no difference seen']} |"
+                f"{row['no difference seen']} | {row.get('the fault did not happen', 0)} |"
                 for row in found["served"]
             ),
             "",

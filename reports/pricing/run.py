@@ -183,7 +183,9 @@ def measure(runs: int, bills: int) -> dict[str, Any]:
         for knowledge in serving.KNOWLEDGE:
             seeds = max(1, runs // FEWER)
             got = all_of(served, [(fault, knowledge, seed) for seed in range(seeds)])
-            counts = {name: got.count(name) for name in ("differs", "no difference seen", "cannot tell")}
+            counts = {
+                name: got.count(name) for name in ("differs", "no difference seen", "cannot tell", serving.NOTHING)
+            }
             found["served"].append({"fault": fault, "knowledge": knowledge, "runs": seeds, **counts})
             print(found["served"][-1], file=sys.stderr)
     return found

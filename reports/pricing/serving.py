@@ -11,6 +11,8 @@ import random
 import biller
 
 HONEST = "none"
+NOTHING = "the fault did not happen"
+"""No lapse was drawn in a run."""
 FAULTS = (HONEST, "2% of every hit withheld", "hits of 2% of the requests withheld", "0.5% of the hits lapsed")
 KNOWLEDGE = ("point", "narrow", "wide")
 VERDICTS = ("confirmed", "disputed", "cannot tell")
@@ -27,6 +29,7 @@ def verdict(fault: str, knowledge: str, seed: int, count: int) -> str:
 
     rng = random.Random(f"{fault} {knowledge} {seed}")
     billables = []
+    withheld = 0
     for used in biller.traffic(seed, count):
         hit = used.tokens["hit"]
         prompt = hit + used.tokens["miss"]
@@ -34,13 +37,15 @@ def verdict(fault: str, knowledge: str, seed: int, count: int) -> str:
         below = rng.randint(0, width)
         # The rule may know less than the endpoint did, never more.
         floor, ceiling = max(0, hit - below), min(prompt, hit + width - below)
+        reported = _reported(hit, fault, rng)
+        withheld += hit - reported
         billables.append(
             Billable(
                 request_id=used.name,
                 model="deepseek-flash",
                 usage=Usage(
                     input_tokens=prompt,
-                    cached_tokens=_reported(hit, fault, rng),
+                    cached_tokens=reported,
                     output_tokens=used.tokens["output"],
                 ),
                 start=used.start,
@@ -49,6 +54,8 @@ def verdict(fault: str, knowledge: str, seed: int, count: int) -> str:
                 ceiling=ceiling,
             )
         )
+    if fault != HONEST and not withheld:
+        return NOTHING
     return str(served(asked(PriceList([load_book("deepseek")]), billables, "start"))["verdict"])
 
 
