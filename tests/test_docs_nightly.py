@@ -103,7 +103,7 @@ def test_the_workflows_steps_run_and_find_a_slower_server(bench: Path) -> None:
     verdicts = {gate["expr"]: gate["verdict"] for gate in told["gates"]}
     assert verdicts == {"ttft.geomean>+3%": "fail", "hit_rate<-0.02": "pass", "ttft.p95<2s": "pass"}
     # 30 ms more on some 45 ms; the rest of the TTFT is the same.
-    assert told["gates"][0]["new"] - told["gates"][0]["base"] == pytest.approx(0.03, abs=0.01)
+    assert told["gates"][0]["new"] - told["gates"][0]["base"] == pytest.approx(0.03, abs=0.02)
     assert "❌ fail" in summary.read_text()
     assert "::error title=kvbench gate ttft.geomean>+3%25::" in judged.stderr
     assert ET.parse(bench / "gate.xml").getroot().get("failures") == "1"

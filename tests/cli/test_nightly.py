@@ -46,10 +46,13 @@ def test_a_server_that_was_not_switched_stops_the_night_after_one_run_a_side(kvb
     assert done.returncode == 3, done.stderr
     told = json.loads(done.stdout)
     assert told["verdict"] == "refused"
-    assert [run["side"] for run in told["runs"]] == ["base", "candidate"]
-    assert "endpoint.simulated.preset is declared as what differs, and is the same in all runs" in told["reasons"][-1]
+    # A busy machine may have made one again.
+    assert [run["side"] for run in told["runs"] if not run["repeated"]] == ["base", "candidate"]
+    assert "endpoint.simulated.preset is declared as what differs, and is the same in all runs" in " ".join(
+        told["reasons"]
+    )
     night = load_night(only_night(tmp_path))
-    assert (night.status, night.verdict, len(night.runs)) == ("done", "refused", 2)
+    assert (night.status, night.verdict, len(night.runs)) == ("done", "refused", len(told["runs"]))
 
 
 def test_ctrl_c_keeps_the_night_and_says_so(kvbench: Kvbench, tmp_path: Path) -> None:
@@ -89,6 +92,10 @@ def tonight(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[float]:
 
     def made(bench: Bench, _: Any, order: list[Any], *, confirming: bool) -> Iterator[NightRun]:
         factor = factors.pop(0)
+        if not confirming:
+            run = make_run(bench.out / "runs", "tonight-lagging", 98 * 1440, ttft=9.0)
+            digest = records_sha256(run)
+            yield NightRun(run="runs/tonight-lagging", side="candidate", records_sha256=digest, repeated=True)
         for i, side in enumerate(order):
             name = f"tonight-{'again' if confirming else 'first'}-{i}"
             run = make_run(bench.out / "runs", name, 99 * 1440 + 60 * confirming + 2 * i, ttft=factor)
@@ -117,12 +124,14 @@ def test_against_stored_runs(
     result = CliRunner().invoke(app, ["nightly", "spec.toml", "--json"])
     assert result.exit_code == code, result.output
     told = json.loads(result.stdout)
+    told["runs"] = [run for run in told["runs"] if not run["repeated"]]
+    assert "made again: 1 candidate" in told["notes"][-1]
     assert (told["verdict"], len(told["runs"]), len(told["stored"])) == (verdict, runs, min(3 * nights, 20))
     assert tonight == []
     if nights == 1:
         assert told["gates"][0]["reason"].startswith("3 stored runs of this trace, configuration, endpoint and model")
     night = load_night(only_night(tmp_path))
-    assert (night.verdict, [run.confirming for run in night.runs]) == (verdict, [False] * 3 + [True] * (runs - 3))
+    assert (night.verdict, [run.confirming for run in night.runs[1:]]) == (verdict, [False] * 3 + [True] * (runs - 3))
 
 
 def test_history_prints_lines_json_and_a_page(kvbench: Kvbench, tmp_path: Path) -> None:

@@ -113,6 +113,8 @@ class _Night:
         )
 
     def run(self, halves: dict[Side, Half]) -> Judged:
+        from dataclasses import replace
+
         from kvbench.errors import KvbenchError
 
         self._note()
@@ -125,7 +127,14 @@ class _Night:
             self._note(status="failed", ended_at=_now(), failure=error.message)
             raise
         self._note(status="done", ended_at=_now(), verdict=judged.verdict)
-        return judged
+        return replace(judged, notes=[*judged.notes, *self._repeated()])
+
+    def _repeated(self) -> list[str]:
+        sides = [made.side for made in self.state.runs if made.repeated]
+        if not sides:
+            return []
+        each = ", ".join(f"{sides.count(side)} {side}" for side in dict.fromkeys(sides))
+        return [f"degraded by the client's own lag, so made again: {each}; where one side has most, look at why"]
 
     def listed(self) -> list[dict[str, Any]]:
         return [
