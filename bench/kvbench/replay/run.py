@@ -33,6 +33,7 @@ from kvbench.replay.expectation import (
     no_expectation,
 )
 from kvbench.replay.hashed import Choice, HashPrompts, hash_prompts
+from kvbench.replay.judged import judged
 from kvbench.replay.limits import Limits
 from kvbench.replay.local_ids import LocalIds
 from kvbench.replay.monitor import ClientHealth, Monitor
@@ -43,8 +44,6 @@ from kvbench.replay.scraper import Scraper
 from kvbench.replay.sender import EndpointSender, thinking
 from kvbench.replay.settings import RunSettings
 from kvbench.replay.signals import signals
-from kvbench.runs.own_error import judge, own_error
-from kvbench.runs.quantiles import quantile
 from kvbench.runs.writer import RunWriter
 from kvbench.traces.native import TraceFile
 from kvbench.traces.prefix import Rule
@@ -371,20 +370,7 @@ class _Replay:
 
     def _final_info(self, status: str, failure: str | None, began_ns: int, health: ClientHealth | None) -> RunInfo:
         measured = [r for r in self.records if r.phase == "measure"]
-        error = own_error(
-            measured,
-            loop_lags_ns=health.loop_lags_ns if health is not None else (),
-            clock_step_s=health.clock_step_s if health is not None else None,
-            suspended_s=health.suspended_s if health is not None else None,
-            gc_collections=health.gc_collections if health is not None else None,
-            gc_pause_max_s=health.gc_pause_max_s if health is not None else None,
-            gc_mode=health.gc_mode if health is not None else None,
-        )
-        ttfts = sorted(
-            (r.clock.first_token - r.clock.sent) / 1e9
-            for r in measured
-            if r.ok and r.final and r.clock.first_token is not None and r.clock.sent is not None
-        )
+        error, trust = judged(measured, health)
         trace = self.writer.info.trace
         settings = self.plan.settings
         if settings.live_trees is None and settings.rate is None:
@@ -398,7 +384,7 @@ class _Replay:
             ended_at=_utc_now(),
             wall_s=(self.clock.now_ns() - began_ns) / 1e9,
             own_error=error,
-            trust=judge(error, ttft_p50_s=quantile(ttfts, 0.5)),
+            trust=trust,
             trace=trace,
             warnings=(*self.endpoint.warnings, *self.account.warnings, *self.warnings, *self._budget_warnings()),
             balance=self.account.spent,

@@ -18,6 +18,7 @@ import msgspec
 
 from kvbench.model import Message, SharedPrompt, Turn
 from kvbench.traces.context import ContextBuilder
+from kvbench.traces.prefix.blocks import common_prefix
 from kvbench.traces.tokenizers import Tokenizer
 
 CHARS_PER_TOKEN = 4
@@ -115,7 +116,7 @@ class ContentBlocks:
             self._units, self._open, self._hashes = 0, array("I"), array("q")
             self._append(self._rule.tools(context.tools))
             self._extend(messages)
-            kept = _common(before, self._hashes)
+            kept = common_prefix(before, self._hashes)
             added = self._hashes[kept:]
         self._tools, self._messages = context.tools, messages
         return kept, added, -(-self._units // self._rule.units_per_token)
@@ -143,15 +144,3 @@ class ContentBlocks:
             self._hashes.append(value)
         data.release()
         del self._open[: whole * self._rule.units_per_block]
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many leading hashes two chains share, by bisection: chained hashes agree up to where they part."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[middle - 1] == b[middle - 1]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

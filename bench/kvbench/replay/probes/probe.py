@@ -22,12 +22,11 @@ from kvbench.endpoints.profile import EndpointProfile
 from kvbench.errors import FailedError, KvbenchError, UsageError
 from kvbench.model import Api, Record, Request, RunInfo, Warning
 from kvbench.replay.environment import environment
+from kvbench.replay.judged import judged
 from kvbench.replay.monitor import ClientHealth, Monitor
 from kvbench.replay.probes.prompts import ProbePrompts
 from kvbench.replay.scraper import Scraper
 from kvbench.replay.signals import signals
-from kvbench.runs.own_error import judge, own_error
-from kvbench.runs.quantiles import quantile
 from kvbench.runs.writer import RunWriter
 
 FEWEST_JUDGED = 4
@@ -277,20 +276,7 @@ class _Probing:
     def _info(
         self, records: list[Record], status: Any, failure: str | None, began_ns: int, health: ClientHealth | None
     ) -> RunInfo:
-        error = own_error(
-            records,
-            loop_lags_ns=health.loop_lags_ns if health is not None else (),
-            clock_step_s=health.clock_step_s if health is not None else None,
-            suspended_s=health.suspended_s if health is not None else None,
-            gc_collections=health.gc_collections if health is not None else None,
-            gc_pause_max_s=health.gc_pause_max_s if health is not None else None,
-            gc_mode=health.gc_mode if health is not None else None,
-        )
-        ttfts = sorted(
-            (r.clock.first_token - r.clock.sent) / 1e9
-            for r in records
-            if r.ok and r.clock.first_token is not None and r.clock.sent is not None
-        )
+        error, trust = judged(records, health)
         return replace(
             self.writer.info,
             status=status,
@@ -298,7 +284,7 @@ class _Probing:
             ended_at=_utc_now(),
             wall_s=(self.clock.now_ns() - began_ns) / 1e9,
             own_error=error,
-            trust=judge(error, ttft_p50_s=quantile(ttfts, 0.5)),
+            trust=trust,
             warnings=(*self.endpoint.warnings, *self.warnings),
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from array import array
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -139,7 +140,7 @@ class SourceLog(ProblemLog):
         return self._lines[line - 1] if 0 < line <= len(self._lines) else 0
 
 
-def shared_blocks(before: list[int], now: list[int]) -> int:
+def shared_blocks(before: Sequence[int], now: Sequence[int]) -> int:
     """How many leading ids two lists share. Slices are compared whole, so a long shared prefix costs one memcmp-like
     pass and no Python step an id."""
     high = min(len(before), len(now))

@@ -239,7 +239,7 @@ def chain_hashes(
         yield value
 
 
-def common_prefix(a: Sequence[bytes], b: Sequence[bytes]) -> int:
+def common_prefix(a: Sequence[object], b: Sequence[object]) -> int:
     """How many leading hashes two chains share, by bisection: chained hashes agree up to where they part."""
     low, high = 0, min(len(a), len(b))
     while low < high:

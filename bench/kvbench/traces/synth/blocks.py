@@ -12,10 +12,11 @@ from itertools import accumulate
 from typing import Any
 
 from kvbench.model import Session, Tree, Turn, TurnRef
+from kvbench.traces.formats.sink import shared_blocks
 from kvbench.traces.synth.dice import Dice, drawn, drawn_whole, of_turn
 from kvbench.traces.synth.fields import Begin, BlocksRecipe, Cut, Kind
 from kvbench.traces.synth.names import letters
-from kvbench.traces.synth.sharing import Ids, Sent, Source, common_blocks
+from kvbench.traces.synth.sharing import Ids, Sent, Source
 
 _MS = 3
 
@@ -135,7 +136,7 @@ class _Tree:
         output: int | None,
         fields: dict[str, Any],
     ) -> Turn:
-        kept = common_blocks(before.ids, prompt.ids) if before is not None else 0
+        kept = shared_blocks(before.ids, prompt.ids) if before is not None else 0
         return Turn(
             session_id=name,
             turn=number,

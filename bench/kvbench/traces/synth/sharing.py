@@ -125,18 +125,3 @@ class Source:
             for back in (lag + more, lag - lag * more // (lag + more)):
                 if 0 < back <= count:
                     yield group[count - back]
-
-
-def common_blocks(a: Ids, b: Ids) -> int:
-    """How many leading ids two prompts share."""
-    high = min(len(a), len(b))
-    if a[:high] == b[:high]:
-        return high
-    low = 0
-    while high - low > 1:
-        middle = (low + high) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
