@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.agent_logs import prompts_of, sessions_of, write
 
 from kvbench.errors import InputError
-from kvbench.model import Message, Session, TurnRef
+from kvbench.model import TurnRef
 from kvbench.traces.importing import open_workload, sniff, validate_workload
 
 DATA = os.environ.get("KVBENCH_TEST_DATA")
@@ -65,28 +66,6 @@ SESSION = [
     answer("a4", "u3", 9.5, "m_2", text("Done."), (2, 123, 30, 5)),
     user("u4", "a4", 20, "Thanks."),
 ]
-
-
-def write(tmp_path: Path, lines: list[Obj], name: str = "log.jsonl") -> Path:
-    path = tmp_path / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
-
-
-def sessions_of(path: Path) -> dict[str, Session]:
-    with open_workload(path) as opened:
-        return {session.session_id: session for tree in opened.trees() for session in tree.sessions}
-
-
-def prompts_of(session: Session) -> list[list[Message]]:
-    out: list[list[Message]] = []
-    for turn in session.turns:
-        if turn.messages is not None:
-            out.append(list(turn.messages))
-        else:
-            out.append([*(out[-1] if out else []), *(turn.append or ())])
-    return out
 
 
 def accounted(path: Path) -> dict[str, int]:
