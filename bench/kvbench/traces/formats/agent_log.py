@@ -186,6 +186,12 @@ class AgentLog:
             f"log's text, about {text:,} tokens (estimated at 4 characters a token; {share:.0%}): {why}"
         )
 
+    def require_calls(self) -> None:
+        """A log from which no call came is an error, unless something else is wrong with it."""
+        log = self._import.log
+        if not self._sink.turns and not log.errors:
+            log.error(0, "no call to a model in it that could be sent", hint="see kvbench trace validate")
+
     def input_error(self, error: InputError, path: Any) -> None:
         """What reading a file found, told as the conversion's other problems are."""
         if self._import.log.strict:

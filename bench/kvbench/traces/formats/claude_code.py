@@ -282,8 +282,7 @@ class ClaudeCodeConverter:
             "counts from the first line"
         )
         self._log.finish(_MISSING)
-        if not done.sink.turns and not done.log.errors:
-            done.log.error(0, "no call to a model in it that could be sent", hint="see kvbench trace validate")
+        self._log.require_calls()
 
 
 def _together(files: list[_File]) -> list[list[_File]]:

@@ -324,8 +324,7 @@ class CodexConverter:
             "from the first line"
         )
         self._log.finish(_MISSING)
-        if not done.sink.turns and not done.log.errors:
-            done.log.error(0, "no call to a model in it that could be sent", hint="see kvbench trace validate")
+        self._log.require_calls()
 
 
 _COUNTED = ("input_tokens", "cached_input_tokens", "output_tokens")

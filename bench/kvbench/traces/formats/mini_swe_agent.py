@@ -88,11 +88,6 @@ class MiniSweAgentConverter:
             talk.steps[-1].start_s = stamp_s(response.get("created"))
 
 
-def _first_s(named: tuple[str, Talk]) -> float:
-    steps = named[1].steps
-    return steps[0].start_s or 0.0 if steps else 0.0
-
-
 def _object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
