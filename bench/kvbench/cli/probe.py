@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -181,7 +182,6 @@ def _probe(
     out: Path,
     yes: bool,
     json: bool,
-    time_scale: float = 1.0,
 ) -> None:
     from kvbench.analysis.fit.fit import fit_run
     from kvbench.replay.probes.probe import Budget, ProbePlan, run_probe
@@ -192,7 +192,7 @@ def _probe(
     if not yes and not sys.stdin.isatty():
         raise UsageError(f"probe {name} asks before it starts, and nobody is there to answer", hint="add --yes")
     with contextlib.ExitStack() as stack:
-        profile, simulated = opened_endpoint(endpoint, time_scale, stack)
+        profile, simulated = opened_endpoint(endpoint, 1.0, stack)
         plan = ProbePlan(
             name=name,
             profile=profile,
@@ -215,7 +215,7 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _confirm(yes: bool):  # type: ignore[no-untyped-def]
+def _confirm(yes: bool) -> Callable[[str], bool]:
     def confirm(text: str) -> bool:
         _say(text)
         return yes or typer.confirm("go on?", err=True)
