@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from kvbench.traces.native import Validation
     from kvbench.traces.problems import TraceProblem
 
-app = typer.Typer(help="Check and describe workloads.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Check, describe, convert and make workloads; say what a cache could do with them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 app.command()(trace_synth.synth)
 app.command()(trace_transform.transform)
 app.command()(trace_curve.curve)
