@@ -33,7 +33,8 @@ class Billable(msgspec.Struct, frozen=True, kw_only=True):
 
     request_id: unique in its source. failed: it got no answer that tokens would be billed for. output_most: the most
     output tokens it can have had where the reported count is only the least (`output_open`); None then: no bound.
-    floor, ceiling: the hits that a rule expected. place: where its source has it ("file:12").
+    floor, ceiling: the hits that `rule` expected. turn: in its session; pause_s: since the session's turn before ended;
+    sub_agent: whether another session started its own. place: where its source has it ("file:12").
     """
 
     request_id: str
@@ -47,6 +48,10 @@ class Billable(msgspec.Struct, frozen=True, kw_only=True):
     output_most: int | None = None
     floor: int | None = None
     ceiling: int | None = None
+    rule: str | None = None
+    turn: int | None = None
+    pause_s: float | None = None
+    sub_agent: bool | None = None
     response_model: str | None = None
     response_id: str | None = None
     """The provider's own id of it."""

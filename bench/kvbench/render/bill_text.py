@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from kvbench.render.price_text import WIDTH, amount_text
+from kvbench.render.amounts import WIDTH, amount_text
 from kvbench.render.text import plural, safe
 
 SHOWN = 8

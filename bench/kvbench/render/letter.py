@@ -7,7 +7,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from pathlib import PurePath
 from typing import Any
 
-from kvbench.render.price_text import amount_text
+from kvbench.render.amounts import amount_text
 from kvbench.render.text import plural, safe
 
 FINDINGS = 4

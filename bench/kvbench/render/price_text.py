@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from decimal import Decimal
+from collections.abc import Iterator
 from typing import Any
 
+from kvbench.render.amounts import WIDTH, amount_text, block, money
+from kvbench.render.residual_text import residual_lines
 from kvbench.render.text import NOT_REPORTED, plural, safe
-
-WIDTH = 11
 
 
 def price_lines(report: dict[str, Any]) -> list[str]:
@@ -21,32 +20,12 @@ def price_lines(report: dict[str, Any]) -> list[str]:
         *_periods(report, currency),
         *_counterfactuals(report, currency),
         *_boundary(report, currency),
+        *residual_lines(report, currency),
         *_rows(report),
         *_findings(report, currency),
         *_unpriced(report),
         *(f"{'note':<{WIDTH}}{safe(note)}" for note in report["notes"]),
     ]
-
-
-def money(value: dict[str, Any], currency: str) -> str:
-    """`USD 1.3759`, or the interval it lies in."""
-    if value["amount"] is not None:
-        return f"{currency} {amount_text(value['amount'])}"
-    if value["at_most"] is None:
-        return f"at least {currency} {amount_text(value['at_least'])}, without an upper bound"
-    return f"{currency} {amount_text(value['at_least'])} to {amount_text(value['at_most'])}"
-
-
-def amount_text(text: str) -> str:
-    """Six significant digits, never fewer than whole cents; the exact amount is in --json."""
-    amount = Decimal(text)
-    if not amount:
-        return "0"
-    places = max(2, 5 - amount.adjusted())
-    shown = f"{amount:,.{places}f}"
-    whole, _, rest = shown.partition(".")
-    kept = rest.rstrip("0").ljust(2, "0")
-    return f"{whole}.{kept}"
 
 
 def _head(report: dict[str, Any], currency: str) -> Iterator[str]:
@@ -82,7 +61,7 @@ def _kinds(report: dict[str, Any]) -> Iterator[str]:
         to = "" if most == part["tokens"] else " or more" if most is None else f" to {most:,}"
         unit = " calls" if kind.startswith("tool:") else ""
         table.append((safe(kind), f"{part['tokens']:,}{to}{unit}", _amount(part)))
-    yield from _block("by kind", table)
+    yield from block("by kind", table)
 
 
 def _models(report: dict[str, Any], currency: str) -> Iterator[str]:
@@ -164,7 +143,7 @@ def _rows(report: dict[str, Any]) -> Iterator[str]:
                 safe(row["source"]),
             )
         )
-    yield from _block("prices", table)
+    yield from block("prices", table)
 
 
 def _findings(report: dict[str, Any], currency: str) -> Iterator[str]:
@@ -194,11 +173,3 @@ def _amount(part: dict[str, Any]) -> str:
         return amount_text(part["amount"])
     most = NOT_REPORTED if part["at_most"] is None else amount_text(part["at_most"])
     return f"{amount_text(part['at_least'])} to {most}"
-
-
-def _block(label: str, table: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(len(cells[i]) for cells in table) for i in range(len(table[0]))]
-    for number, cells in enumerate(table):
-        head = label if number == 0 else ""
-        text = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
-        yield f"{head:<{WIDTH}}{text}"

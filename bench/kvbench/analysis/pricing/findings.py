@@ -23,6 +23,7 @@ SAYS = {
     "row_not_official": "the price is not from the provider's own documentation",
     "hits_below_expected": "fewer cached tokens reported than the hit rule's floor; the amount is what they cost more",
     "hits_above_expected": "more cached tokens reported than the hit rule's ceiling; the amount is what they cost less",
+    "granularity_differs": "hits are not in the steps of the rule that they were predicted by",
     "other_model": "the answer names a model that is not billed as the one asked for",
 }
 

@@ -12,6 +12,8 @@ import msgspec
 from msgspec.structs import replace
 
 from kvbench.analysis.pricing.findings import SAYS, Finding, grouped
+from kvbench.analysis.pricing.granularity import Granules
+from kvbench.analysis.pricing.residuals import Residuals
 from kvbench.analysis.pricing.tally import Tally, money_dict, per_million
 from kvbench.errors import InputError, UsageError
 from kvbench.prices.book import Book
@@ -25,7 +27,7 @@ from kvbench.prices.pricing import At, PriceList
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """Where requests come from. duplicates: records of requests that were there already, and left out. not_sent: what
     never left, so that nobody can bill it. unreadable: records of which nothing could be read.
-    host: of the endpoint they went to, where that is known."""
+    host: of the endpoint they went to, where that is known. unpredicted: why requests have no predicted hits."""
 
     kind: str
     path: str
@@ -34,6 +36,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     not_sent: int = 0
     unreadable: tuple[Unpriced, ...] = ()
     host: str | None = None
+    unpredicted: str | None = None
 
 
 class PriceFold:
@@ -71,6 +74,8 @@ class PriceFold:
         self._first: datetime | None = None
         self._last: datetime | None = None
         self._findings: dict[str, Finding] = {}
+        self._residuals = Residuals()
+        self._granules: dict[str, Granules] = {}
 
     def add(self, billable: Billable) -> Priced | Unpriced | None:
         """Price one more request. None: it failed without using anything, as far as is known."""
@@ -86,6 +91,8 @@ class PriceFold:
         self._counterfactuals(moved, got)
         self._straddle(moved, got)
         self._doubts(moved, got)
+        self._residuals.add(billable, got)
+        self._granules.setdefault(got.model, Granules()).add(got.usage.cached_tokens, billable.rule)
         return got
 
     # ------------------------------------------------------------------------------------------------- per request
@@ -220,6 +227,7 @@ class PriceFold:
             raise _nothing(source, self.unpriced, self.refused)
         currency = self.currency
         amount = self.amount
+        granularity = self._granularity()
         return {
             "source": {"kind": source.kind, "path": source.path},
             "total": {"currency": currency, **money_dict(amount)},
@@ -261,6 +269,8 @@ class PriceFold:
                 "without_both_times": self._without_end,
                 "by_the_other": money_dict(self._other_moment),
             },
+            "residuals": self._residuals.as_dict(source.unpredicted),
+            "granularity": granularity,
             "rows": [self._row(got, tally, now) for got, tally in self._sorted_rows()],
             "findings": self._ranked(),
             "unpriced": grouped(self.unpriced),
@@ -275,6 +285,17 @@ class PriceFold:
     def _row(self, got: Priced, tally: Tally, now: datetime) -> dict[str, Any]:
         row = row_dict(got.row, now)
         return {"book": got.book, **row, "requests": tally.requests, **money_dict(tally.amount)}
+
+    def _granularity(self) -> dict[str, Any]:
+        """By model; a rule with other steps is a finding of its own kind."""
+        found = {model: granules.as_dict() for model, granules in sorted(self._granules.items())}
+        for model, each in found.items():
+            if each.get("differs"):
+                finding = self._findings[f"granularity {model}"] = Finding(
+                    "granularity_differs", f"{SAYS['granularity_differs']}: {model}: {each['differs']}"
+                )
+                finding.requests = each["off_the_rule"] or each["hits"]
+        return found
 
     def _ranked(self) -> list[dict[str, Any]]:
         def money(finding: Finding) -> tuple[bool, Decimal]:

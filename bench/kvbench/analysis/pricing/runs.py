@@ -13,6 +13,7 @@ from kvbench.runs.reader import Run, status_text
 from kvbench.usage import normalise
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_UNPREDICTED = ("no_expectation", "expectation_incomplete")
 
 
 def run_source(run: Run) -> Source:
@@ -25,12 +26,15 @@ def run_source(run: Run) -> Source:
             "this run did not note when its clock began: its times count from when it was ready to send, and may be "
             "late by the seconds that finding the endpoint took"
         )
+    unpredicted = [warning.message for warning in run.warnings if warning.code in _UNPREDICTED]
+    unpredicted += [warning.message for warning in run.info.warnings if warning.code in _UNPREDICTED]
     return Source(
         kind="run",
         path=str(run.path),
         notes=tuple(notes),
         not_sent=sum(not _was_sent(record) for record in run.records),
         host=urlsplit(str(run.info.endpoint.get("url") or "")).hostname,
+        unpredicted="; ".join(dict.fromkeys(unpredicted)) or "attempts that failed, or were made again, have none",
     )
 
 
@@ -41,11 +45,13 @@ def run_billables(run: Run, model: str | None = None) -> Iterator[Billable]:
     """
     zero = _zero(run)
     default = run.info.server.get("model")
+    ended = {(r.session_id, r.turn): r.clock.end for r in run.records if r.final}
     for record in run.records:
         if not _was_sent(record):
             continue
         clock, expected = record.clock, record.expectation
         sent_ns = clock.upload_start if clock.upload_start is not None else clock.sent
+        before_ns = ended.get((record.session_id, record.turn - 1))
         named = record.request_model or record.response_model or (str(default) if default else None)
         yield Billable(
             request_id=record.request_id + (f"#{record.attempt}" if record.attempt else ""),
@@ -56,6 +62,10 @@ def run_billables(run: Run, model: str | None = None) -> Iterator[Billable]:
             failed=_was_refused(record),
             floor=None if expected is None else expected.floor,
             ceiling=None if expected is None else expected.ceiling,
+            rule=None if expected is None else expected.rule,
+            turn=record.turn,
+            pause_s=None if sent_ns is None or before_ns is None else max(0, sent_ns - before_ns) / 1e9,
+            sub_agent=record.session_id != record.root_id if record.root_id else None,
             response_model=None if model is not None else record.response_model,
             response_id=record.response_id,
         )

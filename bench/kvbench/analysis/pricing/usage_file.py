@@ -72,6 +72,7 @@ def read_usage_file(path: Path, model: str | None = None) -> tuple[Source, list[
         notes=tuple(notes),
         duplicates=duplicates,
         unreadable=tuple(unreadable),
+        unpredicted="a usage file has no prompts, so what they had to hit is not known",
     )
     return source, [*found, *(billable for _, billable in kept.values())]
 
@@ -150,7 +151,12 @@ def log_billables(path: Path, logged: LoggedCalls, model: str | None = None) -> 
     if left_out:
         lost = "; ".join(report.left_out())
         notes.append(f"of what was left out, {left_out:,} may be of calls, and have no price here: {lost}")
-    source = Source(kind=f"log ({report.format})", path=str(path), notes=tuple(notes))
+    source = Source(
+        kind=f"log ({report.format})",
+        path=str(path),
+        notes=tuple(notes),
+        unpredicted="a log tells neither the token ids of its prompts nor all of their text",
+    )
     return source, list(_calls(path, logged.calls, model))
 
 

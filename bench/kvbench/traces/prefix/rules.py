@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from dataclasses import dataclass
 
@@ -146,3 +147,14 @@ class UnitsRule:
 
 
 Rule = BlockRule | StepsRule | UnitsRule
+
+_NAMED = re.compile(r"(?:block|units) (?P<fine>\d+)(?:\.\.(?P<coarse>\d+))?|steps \d+ \+ (?P<step>\d+)")
+
+
+def granules_of(name: str) -> tuple[int, int] | None:
+    """(finest, coarsest) steps in tokens that the hits of the rule of this name can have; None: it says none."""
+    found = _NAMED.match(name)
+    if found is None:
+        return None
+    fine = int(found["step"] or found["fine"])
+    return fine, int(found["coarse"] or fine)
