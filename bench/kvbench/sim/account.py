@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from kvbench.sim.parameters import Preset
 
+MISREPORTS = ("input_overcount", "stream_overcount", "rounded_up")
+"""Faults by which usage has more input tokens than there were."""
 _MTOK = 10**6
 _CENT = Decimal("0.01")
 
@@ -33,6 +35,7 @@ class Account:
         self._granted = preset.granted_balance
         self._topped_up = preset.topped_up_balance
         self._chance = random.Random(f"{preset.seed} faults")
+        self._more_chance = random.Random(f"{preset.seed} faults of usage")
         self._peak = [tuple(map(_minutes, span.split("-"))) for span in preset.peak_hours_utc.split(",") if span]
         self._started_ns = time.monotonic_ns()
         self._utc_start = datetime.now(UTC) if preset.utc_start is None else datetime.fromisoformat(preset.utc_start)
@@ -55,11 +58,18 @@ class Account:
             "charged_twice": preset.fault_charged_twice,
             "output_overcount": preset.fault_output_overcount,
         }
-        return tuple([name for name, share in shares.items() if self._chance.random() < share])
+        # Apart, so that the faults above stay those of the seed.
+        more = {
+            "input_overcount": preset.fault_input_overcount,
+            "stream_overcount": preset.fault_stream_overcount,
+            "overrun": preset.fault_overrun,
+        }
+        faults = [name for name, share in shares.items() if self._chance.random() < share]
+        return (*faults, *[name for name, share in more.items() if self._more_chance.random() < share])
 
-    def overcount_tokens(self, output_tokens: int) -> int:
-        """Output tokens that an overcount adds: overcount_share of them as it is written, rounded up."""
-        return math.ceil(output_tokens * Fraction(repr(self._preset.overcount_share)))
+    def overcount_tokens(self, tokens: int) -> int:
+        """Tokens that an overcount adds: overcount_share of them as it is written, rounded up."""
+        return math.ceil(tokens * Fraction(repr(self._preset.overcount_share)))
 
     def utc(self, at_ns: int) -> datetime:
         """The endpoint's date and time at a moment of this machine's monotonic clock."""
@@ -80,6 +90,7 @@ class Account:
         at_ns: int,
         faults: tuple[str, ...] = (),
         overcount_tokens: int = 0,
+        input_overcount_tokens: int = 0,
     ) -> Bill:
         """Take the price of one request; the last one that is let in may overdraw. Of `faults` the bill has those that
         changed the charge: a peak price in peak hours is none."""
@@ -94,7 +105,10 @@ class Account:
                 at_peak_price = True
             elif fault == "output_overcount":
                 output_tokens += overcount_tokens
-            else:
+            elif fault in MISREPORTS:
+                miss_tokens += input_overcount_tokens
+                input_overcount_tokens = 0
+            elif fault == "charged_twice":
                 times = 2
             charged = times * self._price(hit_tokens, miss_tokens, output_tokens, peak=at_peak_price)
             if charged != before:

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from kvbench.sim.parameters import Preset
-from kvbench.sim.text import OutputText
-from kvbench.sim.tokenizer import TOKEN_BYTES, PromptError, decode_ids, encode_chat, encode_ids, encode_text
+from kvbench.sim.text import OutputText, repeat
+from kvbench.sim.tokenizer import START, TOKEN_BYTES, PromptError, decode_ids, encode_chat, encode_ids, encode_text
 
 _COMPLETIONS_DEFAULT_MAX_TOKENS = 16
 _Body = TypeVar("_Body", bound=msgspec.Struct)
@@ -81,6 +81,8 @@ class Plan(msgspec.Struct):
     """None: as the output ends."""
     overcount_tokens: int = 0
     """Output tokens that usage counts too many."""
+    input_overcount_tokens: int = 0
+    """Prompt tokens that usage counts too many."""
 
 
 def plan_chat(body: bytes, preset: Preset) -> Plan:
@@ -91,9 +93,12 @@ def plan_chat(body: bytes, preset: Preset) -> Plan:
         raise ApiError(400, "messages must not be empty", param="messages")
     if request.tools == []:
         raise ApiError(400, "`tools` must not be an empty list: leave it out where there are none.", param="tools")
-    prompt = _render(request.messages, request.tools, request.add_generation_prompt)
+    prompt = _render(request.messages, request.tools, request.add_generation_prompt, preset)
     asked = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
-    return _plan(request, prompt, asked, preset, chat=True)
+    plan = _plan(request, prompt, asked, preset, chat=True)
+    if preset.repeats and not request.ignore_eos and not request.min_tokens:
+        repeat(plan.output, request.messages)
+    return plan
 
 
 def plan_completion(body: bytes, preset: Preset) -> Plan:
@@ -115,7 +120,7 @@ def tokenize(body: bytes, preset: Preset) -> bytes:
     request = _decode(body, TokenizeRequest)
     _check_model(request.model, preset)
     if request.messages is not None:
-        return _render(request.messages, request.tools, request.add_generation_prompt)
+        return _render(request.messages, request.tools, request.add_generation_prompt, preset)
     if request.prompt is None:
         raise ApiError(400, "One of prompt and messages is required.", param="prompt")
     return encode_text(request.prompt)
@@ -133,9 +138,13 @@ def _check_model(model: str | None, preset: Preset) -> None:
         raise ApiError(404, f"The model `{model}` does not exist.", kind="NotFoundError", param="model")
 
 
-def _render(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, add_generation_prompt: bool) -> bytes:
+def _render(
+    messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, add_generation_prompt: bool, preset: Preset
+) -> bytes:
     try:
-        return encode_chat(messages, tools, add_generation_prompt=add_generation_prompt)
+        return START * preset.template_tokens + encode_chat(
+            messages, tools, add_generation_prompt=add_generation_prompt
+        )
     except PromptError as error:
         raise ApiError(400, str(error), param="messages") from None
 
@@ -186,6 +195,7 @@ class Answer:
     def __init__(self, plan: Plan, preset: Preset, request_id: str) -> None:
         self.plan = plan
         self.response_id = f"{'chatcmpl' if plan.chat else 'cmpl'}-{request_id}"
+        self._reports_usage = preset.report_usage
         self._hit_tokens = preset.unit_granularity_tokens if preset.prefix == "units" else preset.block_size
         kind = "chat.completion" if plan.chat else "text_completion"
         self._identity = {"id": self.response_id, "object": kind, "created": int(time.time()), "model": preset.model}
@@ -216,7 +226,7 @@ class Answer:
     def end_events(self, cached_tokens: int) -> bytes:
         """The usage chunk, where it was asked for, and [DONE]."""
         done = b"data: [DONE]\n\n"
-        if not self.plan.include_usage:
+        if not self.plan.include_usage or not self._reports_usage:
             return done
         return self._head + b'],"usage":' + _json(self._usage(cached_tokens)) + b"}\n\n" + done
 
@@ -230,7 +240,9 @@ class Answer:
         else:
             choice["text"] = text
         choice |= {"logprobs": None, "finish_reason": self.finish_reason, "stop_reason": None}
-        answer: dict[str, Any] = {**self._identity, "choices": [choice], "usage": self._usage(cached_tokens)}
+        answer: dict[str, Any] = {**self._identity, "choices": [choice]}
+        if self._reports_usage:
+            answer["usage"] = self._usage(cached_tokens)
         if plan.return_token_ids:
             choice["token_ids"] = decode_ids(output.tokens(0, output.length_tokens))
             (answer if plan.chat else choice)["prompt_token_ids"] = decode_ids(plan.prompt)
@@ -245,6 +257,7 @@ class Answer:
         details = {"cached_tokens": cached_tokens}
         if self.plan.chat:
             details["created_cache_tokens"] = prompt_tokens // self._hit_tokens * self._hit_tokens - cached_tokens
+        prompt_tokens += self.plan.input_overcount_tokens
         return {
             "prompt_tokens": prompt_tokens,
             "total_tokens": prompt_tokens + output_tokens,

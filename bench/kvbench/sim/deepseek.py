@@ -13,8 +13,8 @@ import msgspec
 
 from kvbench.sim.api import ApiError, Plan, StreamOptions
 from kvbench.sim.parameters import Preset
-from kvbench.sim.text import OutputText
-from kvbench.sim.tokenizer import TOKEN_BYTES, PromptError, encode_chat, encode_text
+from kvbench.sim.text import OutputText, repeat
+from kvbench.sim.tokenizer import START, TOKEN_BYTES, PromptError, encode_chat, encode_text
 
 FLASH = ("deepseek-flash", "deepseek-v4-flash", "deepseek-v4-flash-vision-exp")
 """Names of one model; the first is the one that answers."""
@@ -79,7 +79,7 @@ def plan_chat(body: bytes, preset: Preset) -> Plan:
         raise DeepSeekError(400, "Model Not Exist")
     _check_parameters(request, preset)
     thinking = _thinks(request)
-    prompt = _render(request)
+    prompt = _render(request, preset)
     input_tokens, limit = len(prompt) // TOKEN_BYTES, preset.max_model_len
     output_tokens = request.max_tokens or 1
     if input_tokens + output_tokens > limit:
@@ -94,6 +94,8 @@ def plan_chat(body: bytes, preset: Preset) -> Plan:
         max_tokens=request.max_tokens or limit - input_tokens,
         thinking_tokens=preset.thinking_tokens if thinking else 0,
     )
+    if preset.repeats:
+        repeat(output, request.messages)
     return Plan(
         chat=True,
         stream=bool(request.stream),
@@ -112,7 +114,7 @@ def tokenize(body: bytes, preset: Preset) -> bytes:
     if request.model is not None and request.model not in names(preset):
         raise DeepSeekError(400, "Model Not Exist")
     if request.messages is not None:
-        return _render(request)
+        return _render(request, preset)
     if request.prompt is None:
         raise DeepSeekError(422, "One of prompt and messages is required")
     return encode_text(request.prompt)
@@ -139,14 +141,14 @@ def _thinks(request: DeepSeekRequest | TokenizeRequest) -> bool:
     return request.thinking is None or request.thinking.type == "enabled"
 
 
-def _render(request: DeepSeekRequest | TokenizeRequest) -> bytes:
+def _render(request: DeepSeekRequest | TokenizeRequest, preset: Preset) -> bytes:
     # With tools the reasoning is part of the conversation, without it is dropped at the next turn.
     keep_reasoning = _thinks(request) and bool(request.tools)
     messages = request.messages or []
     if keep_reasoning:
         _check_reasoning(messages)
     try:
-        return encode_chat(messages, request.tools, keep_reasoning=keep_reasoning)
+        return START * preset.template_tokens + encode_chat(messages, request.tools, keep_reasoning=keep_reasoning)
     except PromptError as error:
         raise DeepSeekError(400, str(error)) from None
 
@@ -180,6 +182,8 @@ class DeepSeekAnswer:
         self.plan = plan
         self.response_id = request_id
         self._usage_on_finish = preset.usage_on == "finish"
+        self._reports_usage = preset.report_usage
+        self._hides_reasoning = preset.hide_reasoning
         self._identity = {
             "id": request_id,
             "object": "chat.completion.chunk" if plan.stream else "chat.completion",
@@ -218,12 +222,18 @@ class DeepSeekAnswer:
         if last and output.stops:
             stop -= 1
         between = min(max(output.thinking_tokens, start), stop)
-        return self._event(self._reasoning, start, between) + self._event(self._content, between, stop)
+        if self._hides_reasoning:
+            reasoning = self._event(self._content, start, between, hidden=True)
+        else:
+            reasoning = self._event(self._reasoning, start, between)
+        return reasoning + self._event(self._content, between, stop)
 
-    def _event(self, frame: tuple[bytes, bytes], start: int, stop: int) -> bytes:
+    def _event(self, frame: tuple[bytes, bytes], start: int, stop: int, *, hidden: bool = False) -> bytes:
+        """hidden: an empty delta, which no text shows for."""
         if start == stop:
             return b""
-        return self._head + frame[0] + _json(self.plan.output.text(start, stop)) + frame[1] + self._tail
+        text = "" if hidden else self.plan.output.text(start, stop)
+        return self._head + frame[0] + _json(text) + frame[1] + self._tail
 
     def end_events(self, cached_tokens: int) -> bytes:
         """The chunk with the finish_reason, usage on it or after it, and [DONE]."""
@@ -233,7 +243,9 @@ class DeepSeekAnswer:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": self.finish_reason}
         usage = b',"usage":' + _json(self._usage(cached_tokens)) + b"}\n\n"
         finish = self._head + _json(choice) + b"]"
-        if self._usage_on_finish:
+        if not self._reports_usage:
+            finish += b"}\n\n"
+        elif self._usage_on_finish:
             finish += usage
         else:
             finish += self._tail
@@ -246,13 +258,14 @@ class DeepSeekAnswer:
         output = self.plan.output
         content = output.text(output.thinking_tokens, output.length_tokens)
         message: dict[str, Any] = {"role": "assistant", "content": content}
-        if self.plan.thinking:
+        if self.plan.thinking and not self._hides_reasoning:
             message["reasoning_content"] = output.text(0, output.thinking_tokens)
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self.finish_reason}
-        return _json({**self._identity, "choices": [choice], "usage": self._usage(cached_tokens)})
+        answer = {**self._identity, "choices": [choice]}
+        return _json(answer | {"usage": self._usage(cached_tokens)} if self._reports_usage else answer)
 
     def _usage(self, cached_tokens: int) -> dict[str, Any]:
-        prompt_tokens = len(self.plan.prompt) // TOKEN_BYTES
+        prompt_tokens = len(self.plan.prompt) // TOKEN_BYTES + self.plan.input_overcount_tokens
         output = self.plan.output
         output_tokens = output.length_tokens + self.plan.overcount_tokens
         usage: dict[str, Any] = {

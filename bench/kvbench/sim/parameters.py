@@ -225,6 +225,19 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "choices, where the request asks for it (dialect deepseek).",
         ),
     ] = "finish"
+    hide_reasoning: Annotated[
+        bool, _is(_SWITCH, "Reasoning is counted in usage, and its text is not sent (dialect deepseek).")
+    ] = False
+    report_usage: Annotated[bool, _is(_SWITCH, "Answers have usage; false: none ever has.")] = True
+    usage_granularity_tokens: Annotated[
+        int, _is("tokens", "Usage has prompt tokens rounded up to whole multiples of this.", ge=1, le=1_000_000)
+    ] = 1
+    template_tokens: Annotated[
+        int, _is("tokens", "What the chat template sets before every chat, beside its marks.", ge=0, le=100_000)
+    ] = 0
+    repeats: Annotated[
+        bool, _is(_SWITCH, "A message that begins with `Repeat exactly` is answered with what follows its first colon.")
+    ] = False
     keep_alive_s: (
         Annotated[
             float,
@@ -290,6 +303,13 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     fault_output_overcount: Annotated[float, _is(_SHARE, "Usage says more output, and it is charged.", ge=0, le=1)] = (
         0.0
     )
+    fault_input_overcount: Annotated[float, _is(_SHARE, "Usage says more input, and it is charged.", ge=0, le=1)] = 0.0
+    fault_stream_overcount: Annotated[
+        float, _is(_SHARE, "Usage of a stream says more input, and it is charged.", ge=0, le=1)
+    ] = 0.0
+    fault_overrun: Annotated[
+        float, _is(_SHARE, "An answer that max_tokens should end goes on, and that is charged.", ge=0, le=1)
+    ] = 0.0
     overcount_share: Annotated[float, _is(_SHARE, "How much more, of what it was; rounded up.", gt=0, le=10)] = 0.1
 
     @property

@@ -20,6 +20,7 @@ from kvbench.sim.cluster import Cluster
 from kvbench.sim.costs import NS
 from kvbench.sim.http import Connection, HttpRequest, chunk
 from kvbench.sim.job import Job, Token
+from kvbench.sim.misreports import misreport
 from kvbench.sim.parameters import Preset
 from kvbench.sim.prometheus import ServerMetrics
 from kvbench.sim.settings import parameters
@@ -183,9 +184,7 @@ class Service:
         connection: Connection,
     ) -> Exchange:
         request_id = request.headers.get("x-request-id") or uuid.uuid4().hex
-        faults = self._account.draw_faults()
-        if "output_overcount" in faults:
-            plan.overcount_tokens = self._account.overcount_tokens(plan.output.length_tokens)
+        faults = misreport(plan, self._account, self._preset)
         job = self._cluster.submit(plan.prompt, plan.output, salt=plan.salt, now_ns=request.arrival_ns)
         exchange = Exchange(connection, answer_of(plan, self._preset, request_id), request_id, job)
         exchange.faults = faults
@@ -344,6 +343,7 @@ class Service:
             at_ns=job.arrival_ns,
             faults=exchange.faults,
             overcount_tokens=exchange.answer.plan.overcount_tokens if complete else 0,
+            input_overcount_tokens=exchange.answer.plan.input_overcount_tokens if complete else 0,
         )
 
     # ---- what it tells of itself

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from kvbench.sim.tokenizer import END, TOKEN_BYTES
 
@@ -18,6 +20,7 @@ _WORDS = (
     *("ok.\n", "result. "),
 )
 _PAGE_WORDS = 128
+_REPEAT = "Repeat exactly"
 _NATURAL_TOKENS = (16, 400)
 
 
@@ -43,6 +46,7 @@ class OutputText:
         self.stops = not ignore_eos and natural <= max_tokens
         self.length_tokens = natural if self.stops else max_tokens
         self.thinking_tokens = min(thinking_tokens, self.length_tokens)
+        self._max_tokens = max_tokens
         self._text = ""
         self._pages = 0
 
@@ -54,6 +58,20 @@ class OutputText:
         if end > len(self._text):
             self._write_until(end)
         return self._text[start * TOKEN_BYTES : end]
+
+    def say(self, text: str) -> None:
+        """This text (ASCII) after the reasoning, and then the end mark, where max_tokens allows so much."""
+        whole = text + " " * (-len(text) % TOKEN_BYTES)
+        before = self.thinking_tokens * TOKEN_BYTES
+        self._write_until(before)
+        self._text = self._text[:before] + whole
+        natural = len(self._text) // TOKEN_BYTES + 1
+        self.stops = natural <= self._max_tokens
+        self.length_tokens = min(natural, self._max_tokens)
+
+    def extend(self, tokens: int) -> None:
+        """Go on for so many tokens more than max_tokens."""
+        self.length_tokens += tokens
 
     def cut(self, length_tokens: int) -> None:
         """End after so many tokens, whatever was to come."""
@@ -74,3 +92,10 @@ class OutputText:
         while len(self._text) < length:
             self._text += "".join(random.Random(self._seed + self._pages).choices(_WORDS, k=_PAGE_WORDS))
             self._pages += 1
+
+
+def repeat(output: OutputText, messages: Sequence[Mapping[str, Any]]) -> None:
+    """Have `output` say what the last message asks to be repeated, where it does: `Repeat exactly ...: TEXT`."""
+    asked = messages[-1].get("content")
+    if isinstance(asked, str) and asked.isascii() and asked.startswith(_REPEAT):
+        output.say(asked.partition(":")[2].strip())
