@@ -117,6 +117,7 @@ def to_record(
         reasoning_text=redact.value(answer.reasoning),
         tool_calls=redact.value(answer.tool_calls),
         output_token_ids=answer.token_ids,
+        output_logprobs=redact.value(answer.logprobs),
     )
 
 

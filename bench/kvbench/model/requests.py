@@ -128,6 +128,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: list[dict[str, Any]] | None = None
     output_token_ids: list[int] | None = None
     """Where they were asked for (live history of hash ids)."""
+    output_logprobs: list[tuple[str, float]] | None = None
+    """Each generated token as text with the natural logarithm of its probability, where they were asked for (the
+    consistency probe) and the endpoint gives them."""
     expectation: Expectation | None = None
 
     @property

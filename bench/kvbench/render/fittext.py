@@ -11,10 +11,10 @@ _LABEL = 28
 def fit_lines(report: FitReport) -> list[str]:
     lines = [f"fit of {safe(', '.join(report.runs))}"]
     for estimate in report.estimates:
-        lines.append(f"{estimate.name:<{_LABEL}}{_figure(estimate)}")
+        lines.append(f"{_label(estimate.name)}{_figure(estimate)}")
         lines.append(f"{'':<{_LABEL}}{safe(estimate.method)}; n = {estimate.n:,}")
     for refusal in report.refusals:
-        lines.append(f"{refusal.name:<{_LABEL}}refused: {safe(refusal.reason)}")
+        lines.append(f"{_label(refusal.name)}refused: {safe(refusal.reason)}")
         lines.append(f"{'':<{_LABEL}}next: {safe(refusal.experiment)}")
     if report.misfit is not None and report.misfit.share:
         told = f"{percent(report.misfit.share)} of what was observed (limit {percent(report.misfit.limit)})"
@@ -24,6 +24,10 @@ def fit_lines(report: FitReport) -> list[str]:
     lines += [f"{'assumed':<{_LABEL}}{safe(text)}" for text in report.assumed]
     lines += [f"{'note':<{_LABEL}}{safe(text)}" for text in report.notes]
     return lines
+
+
+def _label(name: str) -> str:
+    return f"{name:<{_LABEL - 1}} "
 
 
 def number(value: float | None) -> str:

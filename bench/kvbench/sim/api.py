@@ -44,6 +44,7 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     ignore_eos: bool | None = None
     cache_salt: str | None = None
     return_token_ids: bool | None = None
+    logprobs: bool | int | None = None
     n: int | None = None
 
 
@@ -77,6 +78,7 @@ class Plan(msgspec.Struct):
     prompt: bytes
     output: OutputText
     thinking: bool = False
+    logprobs: bool = False
     finish_reason: str | None = None
     """None: as the output ends."""
     overcount_tokens: int = 0
@@ -182,6 +184,8 @@ def _plan(request: GenerationRequest, prompt: bytes, asked: int | None, preset: 
         chat=chat,
         stream=bool(request.stream),
         return_token_ids=bool(request.return_token_ids),
+        # completions: a number of alternatives, of which 0 is one; chat: true or false
+        logprobs=bool(request.logprobs) or (not chat and request.logprobs is not None),
         include_usage=request.stream_options is not None and bool(request.stream_options.include_usage),
         salt=request.cache_salt,
         prompt=prompt,
@@ -202,7 +206,8 @@ class Answer:
         chunk = {**self._identity, "object": "chat.completion.chunk"} if plan.chat else self._identity
         self._head = b"data: " + _json(chunk)[:-1] + b',"choices":['
         self._opening = b'{"index":0,"delta":{"content":' if plan.chat else b'{"index":0,"text":'
-        self._closing = (b"}" if plan.chat else b"") + b',"logprobs":null,"finish_reason":'
+        self._closing = (b"}" if plan.chat else b"") + b',"logprobs":'
+        self._reports_cached = preset.reports_cached_tokens
 
     @property
     def finish_reason(self) -> str:
@@ -217,6 +222,7 @@ class Answer:
         """One chunk with the tokens start..stop-1."""
         output = self.plan.output
         event = self._head + self._opening + _json(output.text(start, stop)) + self._closing
+        event += (_json(logprobs_of(self.plan, start, stop)) if self.plan.logprobs else b"null") + b',"finish_reason":'
         event += _json(self.finish_reason) + b',"stop_reason":null' if last else b"null"
         if not self.plan.return_token_ids:
             return event + b"}]}\n\n"
@@ -239,7 +245,8 @@ class Answer:
             choice["message"] = {"role": "assistant", "content": text, "tool_calls": []}
         else:
             choice["text"] = text
-        choice |= {"logprobs": None, "finish_reason": self.finish_reason, "stop_reason": None}
+        logprobs = logprobs_of(plan, 0, output.length_tokens) if plan.logprobs else None
+        choice |= {"logprobs": logprobs, "finish_reason": self.finish_reason, "stop_reason": None}
         answer: dict[str, Any] = {**self._identity, "choices": [choice]}
         if self._reports_usage:
             answer["usage"] = self._usage(cached_tokens)
@@ -262,8 +269,19 @@ class Answer:
             "prompt_tokens": prompt_tokens,
             "total_tokens": prompt_tokens + output_tokens,
             "completion_tokens": output_tokens,
-            "prompt_tokens_details": details,
+            "prompt_tokens_details": details if self._reports_cached else None,
         }
+
+
+def logprobs_of(plan: Plan, start: int, stop: int) -> dict[str, Any]:
+    """A choice's `logprobs` for tokens start..stop-1: a list of objects for chat, parallel lists for completions."""
+    numbers = plan.output.logprobs(start, stop)
+    texts = [plan.output.text(position, position + 1) for position in range(start, stop)]
+    if plan.chat:
+        return {
+            "content": [{"token": t, "logprob": n, "top_logprobs": []} for t, n in zip(texts, numbers, strict=True)]
+        }
+    return {"tokens": texts, "token_logprobs": numbers, "top_logprobs": None, "text_offset": []}
 
 
 def _json(value: object) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from kvbench.sim.api import ApiError, Plan, StreamOptions
+from kvbench.sim.api import ApiError, Plan, StreamOptions, logprobs_of
 from kvbench.sim.parameters import Preset
 from kvbench.sim.text import OutputText, repeat
 from kvbench.sim.tokenizer import START, TOKEN_BYTES, PromptError, encode_chat, encode_text
@@ -69,6 +69,7 @@ class DeepSeekRequest(msgspec.Struct, kw_only=True):
     top_p: float | None = None
     thinking: Thinking | None = None
     reasoning_effort: str | None = None
+    logprobs: bool | None = None
     user_id: str | None = None
 
 
@@ -101,6 +102,7 @@ def plan_chat(body: bytes, preset: Preset) -> Plan:
         stream=bool(request.stream),
         include_usage=request.stream_options is not None and bool(request.stream_options.include_usage),
         return_token_ids=False,
+        logprobs=bool(request.logprobs) and not thinking,
         salt=request.user_id,
         prompt=prompt,
         output=output,
@@ -202,6 +204,7 @@ class DeepSeekAnswer:
             b'{"index":0,"delta":{"content":',
             after + b'},"logprobs":null,"finish_reason":null}]',
         )
+        self._reports_cached = preset.reports_cached_tokens
 
     @property
     def finish_reason(self) -> str:
@@ -232,8 +235,11 @@ class DeepSeekAnswer:
         """hidden: an empty delta, which no text shows for."""
         if start == stop:
             return b""
-        text = "" if hidden else self.plan.output.text(start, stop)
-        return self._head + frame[0] + _json(text) + frame[1] + self._tail
+        text, closing = "" if hidden else self.plan.output.text(start, stop), frame[1]
+        if self.plan.logprobs:
+            logprobs = b'"logprobs":' + _json(logprobs_of(self.plan, start, stop))
+            closing = closing.replace(b'"logprobs":null', logprobs, 1)
+        return self._head + frame[0] + _json(text) + closing + self._tail
 
     def end_events(self, cached_tokens: int) -> bytes:
         """The chunk with the finish_reason, usage on it or after it, and [DONE]."""
@@ -260,7 +266,8 @@ class DeepSeekAnswer:
         message: dict[str, Any] = {"role": "assistant", "content": content}
         if self.plan.thinking and not self._hides_reasoning:
             message["reasoning_content"] = output.text(0, output.thinking_tokens)
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self.finish_reason}
+        logprobs = logprobs_of(self.plan, 0, output.length_tokens) if self.plan.logprobs else None
+        choice = {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": self.finish_reason}
         answer = {**self._identity, "choices": [choice]}
         return _json(answer | {"usage": self._usage(cached_tokens)} if self._reports_usage else answer)
 
@@ -272,10 +279,12 @@ class DeepSeekAnswer:
             "prompt_tokens": prompt_tokens,
             "completion_tokens": output_tokens,
             "total_tokens": prompt_tokens + output_tokens,
-            "prompt_tokens_details": {"cached_tokens": cached_tokens},
         }
         if self.plan.thinking:
             usage["completion_tokens_details"] = {"reasoning_tokens": output.thinking_tokens}
+        if not self._reports_cached:
+            return usage
+        usage["prompt_tokens_details"] = {"cached_tokens": cached_tokens}
         usage["prompt_cache_hit_tokens"] = cached_tokens
         usage["prompt_cache_miss_tokens"] = prompt_tokens - cached_tokens
         return usage

@@ -92,6 +92,8 @@ class Engine:
         job.replica = self._replica
         job.noise = math.exp(chance.gauss(0, self.preset.noise_sigma))
         job.loses_hit = chance.random() < self.preset.lapse_probability
+        if self.preset.fault_cached_text:
+            job.differs_when_cached = chance.random() < self.preset.fault_cached_text
         self._arriving.append(job)
         return job
 
@@ -319,6 +321,8 @@ class Engine:
         size = self.preset.block_size
         job.scheduled_ns = at_ns
         job.cached_tokens = hit
+        if hit:
+            job.output.come_from_cache(differs=job.differs_when_cached, lower_by=self.preset.fault_cached_logprob)
         job.replayed_tokens = found.replay_tokens
         below = {name: blocks * size for name, blocks in zip(self.store.tiers.names, found.below, strict=False)}
         job.hits = {"units" if self.units is not None else "hbm": hit - sum(below.values()), **below}

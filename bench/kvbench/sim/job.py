@@ -39,6 +39,7 @@ class Job:
     noise: float = 1.0
     loses_hit: bool = False
     lapsed: bool = False
+    differs_when_cached: bool = False
     # Of the prompt, in pieces of the granularity: what it has in common with an earlier one (prefix units only).
     common: int = 0
     # Since the last admission: tokens in the cache, those that were there already, chunk of the running step.

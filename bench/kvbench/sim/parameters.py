@@ -214,6 +214,17 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reported_granularity_tokens: Annotated[
         int, _is("tokens", "Cached tokens are reported in whole multiples of this.", ge=1, le=1_000_000)
     ] = 1
+    reports_cached_tokens: Annotated[
+        bool,
+        _is(_SWITCH, "Usage tells cached tokens; false: null, as vLLM says without --enable-prompt-tokens-details."),
+    ] = True
+    fault_cached_text: Annotated[
+        float,
+        _is(_SHARE, "Of answers to prompts with a hit, those that differ, from their middle on.", ge=0, le=1),
+    ] = 0.0
+    fault_cached_logprob: Annotated[
+        float, _is("nats", "Log probabilities of answers to prompts with a hit are lower by this.", ge=0, le=100)
+    ] = 0.0
     thinking_tokens: Annotated[
         int, _is("tokens", "Reasoning before an answer, unless a request disables it (dialect deepseek).", ge=0)
     ] = 0

@@ -22,6 +22,9 @@ _WORDS = (
 _PAGE_WORDS = 128
 _REPEAT = "Repeat exactly"
 _NATURAL_TOKENS = (16, 400)
+_OTHER_SEED = 1 << 64
+_LEAST_LIKELY = 2.0
+"""Nats below certainty."""
 
 
 class OutputText:
@@ -49,6 +52,8 @@ class OutputText:
         self._max_tokens = max_tokens
         self._text = ""
         self._pages = 0
+        self._other_from: int | None = None
+        self._lower_by = 0.0
 
     def text(self, start: int, stop: int) -> str:
         """Text of the tokens start..stop-1; there is none for the end mark."""
@@ -79,6 +84,19 @@ class OutputText:
             self.stops, self.length_tokens = False, length_tokens
             self.thinking_tokens = min(self.thinking_tokens, length_tokens)
 
+    def come_from_cache(self, *, differs: bool, lower_by: float) -> None:
+        """The prompt was hit, before the first token: with such faults, the answer is another from its middle on, and
+        its log probabilities are lower by so many nats."""
+        self._lower_by = lower_by
+        if differs:
+            self._other_from = self.length_tokens // 2 * TOKEN_BYTES
+            self._text, self._pages = "", 0
+
+    def logprobs(self, start: int, stop: int) -> list[float]:
+        """Log probabilities of tokens start..stop-1, the same for the same prompt."""
+        chances = [random.Random(self._seed + position).random() for position in range(start, stop)]
+        return [-_LEAST_LIKELY * chance - self._lower_by for chance in chances]
+
     def tokens(self, start: int, stop: int) -> bytes:
         """Ids of tokens start..stop-1, four bytes each."""
         if self.stops and stop == self.length_tokens:
@@ -90,8 +108,15 @@ class OutputText:
 
     def _write_until(self, length: int) -> None:
         while len(self._text) < length:
-            self._text += "".join(random.Random(self._seed + self._pages).choices(_WORDS, k=_PAGE_WORDS))
+            page = self._page(self._seed)
+            if self._other_from is not None:
+                kept = max(0, self._other_from - len(self._text))
+                page = page[:kept] + self._page(self._seed + _OTHER_SEED)[kept:]
+            self._text += page
             self._pages += 1
+
+    def _page(self, seed: int) -> str:
+        return "".join(random.Random(seed + self._pages).choices(_WORDS, k=_PAGE_WORDS))
 
 
 def repeat(output: OutputText, messages: Sequence[Mapping[str, Any]]) -> None:

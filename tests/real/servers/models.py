@@ -17,9 +17,10 @@ CONFIG_SCRIPT = HERE / "tiny_model.py"
 GGUF_SCRIPT = HERE / "tiny_gguf.py"
 
 
-def tiny_model(recipe: Recipe) -> Path:
-    """Directory with configuration and tokenizer, without weights; `recipe`'s environment has `tokenizers`."""
-    return _written("tiny", [CONFIG_SCRIPT], lambda out: [recipe.python, CONFIG_SCRIPT, out])
+def tiny_model(recipe: Recipe, shape: str = "tiny") -> Path:
+    """Directory with configuration and tokenizer, without weights; `recipe`'s environment has `tokenizers`. shape: one
+    of tiny_model.SHAPES."""
+    return _written(shape, [CONFIG_SCRIPT], lambda out: [recipe.python, CONFIG_SCRIPT, out, shape])
 
 
 def tiny_gguf(recipe: Recipe) -> Path:

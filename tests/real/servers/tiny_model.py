@@ -1,8 +1,9 @@
 """Write a tiny Llama-style model directory: config and tokenizer, no weights (servers fill them at random).
 
-    tiny_model.py OUT_DIR        needs the package `tokenizers`; nothing is downloaded
+    tiny_model.py OUT_DIR [SHAPE]        needs the package `tokenizers`; nothing is downloaded
 
-2 layers, 2 KV heads of 32, bfloat16: the KV cache spends 2 * 2 * 2 * 32 * 2 = 512 bytes a token. The tokenizer is a
+`tiny`: 2 layers, 2 KV heads of 32, bfloat16: the KV cache spends 2 * 2 * 2 * 32 * 2 = 512 bytes a token.
+`tiny-window`: a Gemma 2 with one layer that keeps all tokens and one that keeps a window of 512. The tokenizer is a
 byte-level BPE of 16,384 entries trained on the Python standard library's own sources: some 3 to 4 characters a token,
 as real ones have. The chat template renders all that an agent's turn can carry (tool schemas, tool calls with ids and
 arguments, tool answers, null content, lists of parts), so that a part which a client drops or reorders changes the
@@ -20,9 +21,24 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 LAYERS, HEADS, KV_HEADS, HEAD_DIM, HIDDEN = 2, 2, 2, 32, 128
 CONTEXT = 131_072
+WINDOW = 512
 VOCABULARY = 16_384
 END = "<|endoftext|>"
 SPECIAL = [END, "<|im_start|>", "<|im_end|>", "<think>", "</think>"]
+
+SHAPES: dict[str, dict[str, object]] = {
+    "tiny": {"architectures": ["LlamaForCausalLM"], "model_type": "llama"},
+    "tiny-window": {
+        "architectures": ["Gemma2ForCausalLM"],
+        "model_type": "gemma2",
+        "sliding_window": WINDOW,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": HEAD_DIM,
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": None,
+    },
+}
 
 CHAT_TEMPLATE = """\
 {%- if tools %}<|im_start|>system
@@ -50,7 +66,7 @@ CHAT_TEMPLATE = """\
 {% endif %}"""
 
 
-def write_model(out: Path) -> None:
+def write_model(out: Path, shape: str = "tiny") -> None:
     """Write config.json, generation_config.json, tokenizer.json and tokenizer_config.json into `out`."""
     out.mkdir(parents=True, exist_ok=True)
     tokenizer = _train()
@@ -74,8 +90,7 @@ def write_model(out: Path) -> None:
     dump(
         "config.json",
         {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
+            **SHAPES[shape],
             "num_hidden_layers": LAYERS,
             "hidden_size": HIDDEN,
             "intermediate_size": 2 * HIDDEN,
@@ -117,4 +132,4 @@ def _train() -> Tokenizer:
 
 
 if __name__ == "__main__":
-    write_model(Path(sys.argv[1]))
+    write_model(Path(sys.argv[1]), *sys.argv[2:])

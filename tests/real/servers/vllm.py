@@ -1,7 +1,7 @@
 """A real vLLM on CPU, serving the tiny model.
 
-The model spends 512 bytes of KV a token; of the pool's blocks one is vLLM's null block, so
-    usable tokens = (kv_bytes / 512 / block_size - 1) * block_size.
+The model spends 512 bytes of KV a token in bfloat16; of the pool's blocks one is vLLM's null block, so
+    usable tokens = (kv_bytes / bytes_per_token / block_size - 1) * block_size.
 """
 
 from __future__ import annotations
@@ -34,16 +34,27 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class VllmSettings:
-    """What tests vary. kv_bytes: size of the KV pool; block_size and max_model_len in tokens."""
+    """What tests vary. kv_bytes: size of the KV pool; block_size and max_model_len in tokens; model: one of
+    models.SHAPES; dtype: of weights, and of the KV cache unless kv_cache_dtype says otherwise."""
 
     kv_bytes: int = 8 * MIB
     block_size: int = 32
     max_model_len: int = 8_192
+    model: str = "tiny"
+    dtype: str = "bfloat16"
+    kv_cache_dtype: str = "auto"
+    prefix_caching: bool = True
+
+    @property
+    def bytes_per_token(self) -> int:
+        """What a token takes in every layer that keeps all tokens."""
+        bytes_each = 1 if self.kv_cache_dtype.startswith("fp8") else {"bfloat16": 2, "float32": 4}[self.dtype]
+        return KV_BYTES_PER_TOKEN // 2 * bytes_each
 
     @property
     def capacity_tokens(self) -> int:
         """Tokens the pool can hold for requests."""
-        return (self.kv_bytes // KV_BYTES_PER_TOKEN // self.block_size - 1) * self.block_size
+        return (self.kv_bytes // self.bytes_per_token // self.block_size - 1) * self.block_size
 
 
 @dataclass(frozen=True)
@@ -63,7 +74,7 @@ def vllm_server(settings: VllmSettings, directory: Path) -> Iterator[VllmServer]
     Raises InstallError when vLLM is not installed and ServerError, with the log's tail, when it does not start.
     """
     VLLM.need()
-    model, port = tiny_model(VLLM), free_port()
+    model, port = tiny_model(VLLM, settings.model), free_port()
     with running(
         _command(settings, model, port),
         port=port,
@@ -84,7 +95,8 @@ def _command(settings: VllmSettings, model: Path, port: int) -> list[str]:
         "--seed": 0,
         "--host": "127.0.0.1",
         "--port": port,
-        "--dtype": "bfloat16",
+        "--dtype": settings.dtype,
+        "--kv-cache-dtype": settings.kv_cache_dtype,
         "--max-model-len": settings.max_model_len,
         "--block-size": settings.block_size,
         "--kv-cache-memory-bytes": settings.kv_bytes,
@@ -93,7 +105,7 @@ def _command(settings: VllmSettings, model: Path, port: int) -> list[str]:
         "--tool-call-parser": "hermes",
     }
     flags = [
-        "--enable-prefix-caching",
+        "--enable-prefix-caching" if settings.prefix_caching else "--no-enable-prefix-caching",
         "--enable-prompt-tokens-details",
         "--enable-auto-tool-choice",
         "--enforce-eager",

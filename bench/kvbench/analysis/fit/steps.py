@@ -40,9 +40,9 @@ def steps(run: Run) -> list[Step]:
 
 
 def failure(run: Run) -> str | None:
-    """Why a probe cannot be used: a request that failed, or answers most of which had no token in them."""
+    """Why a probe cannot be used: a request that failed (a trial may), or answers most of which had no token."""
     for record in run.records:
-        if not record.ok:
+        if not record.ok and not (record.request_id.endswith(".trial") and record.http_status is not None):
             status = f"HTTP {record.http_status}, " if record.http_status is not None else ""
             return f"request {record.request_id} failed ({status}{record.error_class}: {record.error_message})"
     empty = sum(1 for record in run.records if record.clock.first_token is None)

@@ -94,6 +94,7 @@ class _Choice(msgspec.Struct):
     text: str | None = None
     finish_reason: str | None = None
     token_ids: msgspec.Raw | None = None
+    logprobs: msgspec.Raw | None = None
     usage: msgspec.Raw | None = None
 
 
@@ -128,6 +129,7 @@ class Answer:
         "finish_reason",
         "first_output_token",
         "invalid",
+        "logprobs",
         "response_id",
         "response_model",
         "token_ids",
@@ -150,6 +152,8 @@ class Answer:
         self.done = False
         self.token_ids: list[int] | None = None
         """Ids of the generated tokens, where the server gives them."""
+        self.logprobs: list[tuple[str, float]] | None = None
+        """Generated tokens as text, each with its log probability, where the server gives them."""
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._tools: dict[tuple[int, int], dict[str, Any]] = {}
@@ -203,7 +207,9 @@ class Answer:
         if len(event.choices) != 1 or event.usage is not None or event.error is not None:
             return False
         choice = event.choices[0]
-        if choice.finish_reason or choice.usage is not None or choice.token_ids is not None:
+        if choice.finish_reason or choice.usage is not None:
+            return False
+        if choice.token_ids is not None or choice.logprobs is not None:
             return False
         delta, text = choice.delta, choice.text
         if delta is not None:
@@ -276,6 +282,9 @@ class Answer:
         token_ids = choice.get("token_ids")
         if isinstance(token_ids, list) and all(isinstance(token, int) for token in token_ids):
             self.token_ids = (self.token_ids or []) + token_ids
+        logprobs = token_logprobs(choice.get("logprobs"))
+        if logprobs:
+            self.logprobs = (self.logprobs or []) + logprobs
         calls = delta.get("tool_calls")
         called = False
         if isinstance(calls, list):
@@ -297,6 +306,29 @@ class Answer:
         whole["function"]["name"] += name or ""
         whole["function"]["arguments"] += arguments or ""
         return bool(name or arguments)
+
+
+def logprobs_wanted(api: Api) -> dict[str, Any]:
+    """Fields of a body that ask for the log probability of each generated token."""
+    return {"logprobs": True, "top_logprobs": 1} if api == "chat" else {"logprobs": 1}
+
+
+def token_logprobs(value: Any) -> list[tuple[str, float]]:
+    """(token, log probability) from a choice's `logprobs`: chat's list of objects under `content` (llama.cpp has it for
+    completions too), or the parallel lists of completions; what is neither has none."""
+    if not isinstance(value, dict):
+        return []
+    content = value.get("content")
+    if isinstance(content, list):
+        pairs = [(each.get("token"), each.get("logprob")) for each in content if isinstance(each, dict)]
+    else:
+        tokens, numbers = value.get("tokens"), value.get("token_logprobs")
+        pairs = (
+            list(zip(tokens, numbers, strict=False)) if isinstance(tokens, list) and isinstance(numbers, list) else []
+        )
+    return [
+        (token, float(number)) for token, number in pairs if isinstance(token, str) and isinstance(number, int | float)
+    ]
 
 
 def _text_of(value: Any) -> str | None:

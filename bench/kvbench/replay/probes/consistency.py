@@ -21,8 +21,9 @@ class ConsistencyDesign(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsistencyProbe:
-    """Each prompt three times: cold, from the cache, and cold once more where the endpoint has a salt for it (without
-    one: from the cache once more), which shows how far answers differ by themselves."""
+    """A trial shows whether log probabilities are given. Then each prompt three times: cold, from the cache, and cold
+    once more where the endpoint has a salt for it (without one: from the cache once more), which shows how far answers
+    differ by themselves."""
 
     def __init__(self, design: ConsistencyDesign) -> None:
         self._design = design
@@ -31,16 +32,23 @@ class ConsistencyProbe:
         design = self._design
         salted = prober.endpoint.salt_field
         length = min(design.input_tokens, prober.most_input_tokens - design.output_tokens)
-        requests = 3 * design.prompts
+        requests = 3 * design.prompts + 1
         if not prober.plan.confirm(
             f"consistency: {requests} requests, {requests * length:,} prompt tokens, up to "
             f"{requests * design.output_tokens:,} of output"
         ):
             return
+        greedy = {"temperature": 0.0}
+        trial = await prober.ask("logprobs/0", "trial", length, extra=greedy, logprobs=True, may_be_refused=True)
+        given = trial.output_logprobs is not None
         for number in range(design.prompts):
             for role in ("cold", "cached", "control"):
-                extra = {"temperature": 0.0}
                 salt = {"cache_salt": f"consistency-{role == 'control'}"} if salted else {}
                 await prober.ask(
-                    f"prompt/{number}", role, length, output_tokens=design.output_tokens, extra={**extra, **salt}
+                    f"prompt/{number}",
+                    role,
+                    length,
+                    output_tokens=design.output_tokens,
+                    extra={**greedy, **salt},
+                    logprobs=given,
                 )

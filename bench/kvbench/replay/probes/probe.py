@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from kvbench import __version__
 from kvbench.endpoints.client import Endpoint
 from kvbench.endpoints.clock import RunClock
+from kvbench.endpoints.dialects.openai import logprobs_wanted
 from kvbench.endpoints.discovery import EndpointInfo
 from kvbench.endpoints.metrics import ServerMetrics
 from kvbench.endpoints.profile import EndpointProfile
@@ -120,8 +121,13 @@ class Prober:
         extends: str | None = None,
         kept: int = 0,
         extra: Mapping[str, Any] | None = None,
+        logprobs: bool = False,
+        may_be_refused: bool = False,
     ) -> Record:
-        """One request; Stopped where it fails, or where the budget allows no more."""
+        """One request; Stopped where it fails, or where the budget allows no more.
+
+        logprobs: ask for those of the answer. may_be_refused: an answer of HTTP 4xx is one, for a role `trial`.
+        """
         self._within_budget(tokens)
         self.requests += 1
         self.tokens += tokens
@@ -136,7 +142,7 @@ class Prober:
                 session_id=name,
                 root_id=name,
                 turn=turn,
-                body={**body, **(extra or {})},
+                body={**body, **(logprobs_wanted(api) if logprobs else {}), **(extra or {})},
                 api=api,
                 scheduled_ns=now,
                 due_ns=now,
@@ -146,6 +152,8 @@ class Prober:
         )
         self._writer.record(record)
         self.records.append(replace(record, clock=replace(record.clock, chunks=[]), usage_raw=None))
+        if may_be_refused and 400 <= (record.http_status or 0) < 500:
+            return record
         if not record.ok:
             raise Stopped(f"request {record.request_id} failed: {record.error_class}: {record.error_message}")
         self._empty += record.clock.first_token is None
