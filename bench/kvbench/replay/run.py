@@ -20,24 +20,16 @@ from kvbench.endpoints.discovery import EndpointInfo
 from kvbench.endpoints.metrics import ServerMetrics
 from kvbench.endpoints.profile import EndpointProfile
 from kvbench.errors import FailedError, KvbenchError
-from kvbench.model import Expectation, Record, RunInfo, Warning
+from kvbench.model import Record, RunInfo, Warning
 from kvbench.replay.account import Account
 from kvbench.replay.budget import Budget
 from kvbench.replay.environment import environment
-from kvbench.replay.expectation import (
-    PromptReplay,
-    block_rows,
-    expect_hits,
-    expectation_warnings,
-    incomplete_expectation,
-    no_expectation,
-)
+from kvbench.replay.expectation import incomplete_expectation
+from kvbench.replay.expecting import Expecting
 from kvbench.replay.hashed import Choice, HashPrompts, hash_prompts
 from kvbench.replay.judged import judged
 from kvbench.replay.limits import Limits
-from kvbench.replay.local_ids import LocalIds
 from kvbench.replay.monitor import ClientHealth, Monitor
-from kvbench.replay.rules import choose_rule
 from kvbench.replay.runner import Runner
 from kvbench.replay.schedule import Arrival
 from kvbench.replay.scraper import Scraper
@@ -46,8 +38,6 @@ from kvbench.replay.settings import RunSettings
 from kvbench.replay.signals import signals
 from kvbench.runs.writer import RunWriter
 from kvbench.traces.native import TraceFile
-from kvbench.traces.prefix import Rule
-from kvbench.traces.tokenizers import load_tokenizer
 
 TICK_S = 0.5
 
@@ -325,48 +315,18 @@ class _Replay:
         await self._expect()
 
     async def _expect(self) -> None:
-        """Token ids are asked for when nothing is being timed any more; what stands in the way becomes a warning."""
-        plan = self.plan
-        rule, why_not = self._rule()
-        if rule is None:
-            self.warnings.append(no_expectation(why_not))
-            return
-        prompts = PromptReplay(
-            plan.trace,
-            self.arrivals,
-            plan.settings,
-            self.writer.info.run_id,
-            salt_in_text=not self.endpoint.salt_field,
-            resend_reasoning=self.endpoint.resends_reasoning,
-            hashed=self.hashed,
+        expecting = Expecting(
+            self.plan.trace,
+            self.plan.profile,
+            self.plan.settings,
+            self.endpoint,
+            self.info,
+            self.writer,
+            self.hashed,
+            self._sender().tokenize,
+            simulated=bool(self.plan.simulated),
         )
-
-        def emit(record: Record, expectation: Expectation) -> None:
-            self.writer.expectation(record.request_id, record.attempt, expectation)
-
-        try:
-            local = self._local_ids()
-        except KvbenchError as error:
-            self.warnings.append(no_expectation(error.message))
-            return
-        sent, tokenize = prompts.prompts(self.records), self._sender().tokenize
-        blocks = block_rows(rule, self.writer.info.run_id, self.writer.blocks)
-        self.warnings += await expectation_warnings(
-            expect_hits(sent, tokenize, rule, plan.settings, emit, local, blocks)
-        )
-
-    def _local_ids(self) -> LocalIds | None:
-        name = self.plan.profile.tokenizer
-        if name is None or self.info.dialect == "vllm":
-            return None
-        tokenizer = load_tokenizer(name)
-        return LocalIds(tokenizer.encode, tokenizer.name)
-
-    def _rule(self) -> tuple[Rule | None, str]:
-        if not self.records:
-            return None, "nothing was sent"
-        scale = self.plan.settings.time_scale if self.plan.simulated else 1.0
-        return choose_rule(self.plan.profile.expected_hits, self.info, time_scale=scale)
+        self.warnings += await expecting.work_out(self.records, self.arrivals)
 
     def _final_info(self, status: str, failure: str | None, began_ns: int, health: ClientHealth | None) -> RunInfo:
         measured = [r for r in self.records if r.phase == "measure"]
