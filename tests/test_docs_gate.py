@@ -19,7 +19,7 @@ PAGE = (ROOT / "docs" / "gate.md").read_text()
 def test_the_examples_run(kvbench: Kvbench, tmp_path: Path) -> None:
     make_abba(tmp_path / "runs", 6)
     commands = [line for block in blocks(PAGE) for line in block.splitlines()]
-    assert len(commands) == 4
+    assert len(commands) == 5
     for command in commands:
         done = kvbench(*shlex.split(command)[1:])
         assert done.returncode == 0, done.stderr + done.stdout

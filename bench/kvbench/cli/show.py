@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,6 +14,10 @@ def show(
         list[str] | None,
         typer.Option(metavar="EXPR", help="ttft<2s: what a request must meet to count in the goodput; again for more."),
     ] = None,
+    llmd_report: Annotated[
+        Path | None,
+        typer.Option("--llmd-report", metavar="FILE", help="Write an llm-d benchmark report 0.2 (JSON), too."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
     """Show what a run measured."""
@@ -20,17 +25,26 @@ def show(
     from kvbench.analysis.slo import Slo
     from kvbench.analysis.summary import summarise
     from kvbench.errors import UsageError
+    from kvbench.render.jsonout import summary_json
     from kvbench.runs.reader import load_run, resolve_run
 
     goals = [parse_slo(text) for text in slo or ()]
     if any(not isinstance(goal, Slo) for goal in goals):
         raise UsageError("--slo says here what one request must meet, without a statistic", hint="--slo 'ttft<2s'")
     path = resolve_run(run)
-    summary = summarise(load_run(path), tuple(goal for goal in goals if isinstance(goal, Slo)))
-    if json:
+    loaded, slos = load_run(path), tuple(goal for goal in goals if isinstance(goal, Slo))
+    summary = summarise(loaded, slos)
+    if llmd_report is not None:
         import msgspec
 
-        from kvbench.render.jsonout import summary_json
+        from kvbench.analysis.llmd import llmd_report as report_of
+        from kvbench.cli.gate_outputs import write_whole
+
+        report = report_of(loaded, summary, summary_json(summary, path), slos)
+        write_whole(llmd_report, msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n")
+        typer.echo(f"report: {llmd_report}", err=True)
+    if json:
+        import msgspec
 
         typer.echo(msgspec.json.format(msgspec.json.encode(summary_json(summary, path)), indent=2))
     else:
