@@ -69,6 +69,8 @@ class ProbePlan:
     model: str | None = None
     command: tuple[str, ...] = ()
     simulated: dict[str, Any] | None = None
+    needs_prompts: bool = True
+    """False: the experiment makes its own, and the endpoint's words are not asked for."""
 
 
 class Prober:
@@ -79,8 +81,8 @@ class Prober:
     """
 
     def __init__(
-        self, plan: ProbePlan, endpoint: Endpoint, info: EndpointInfo, prompts: ProbePrompts, writer: RunWriter,
-        clock: RunClock,
+        self, plan: ProbePlan, endpoint: Endpoint, info: EndpointInfo, prompts: ProbePrompts | None,
+        writer: RunWriter, clock: RunClock,
     ) -> None:  # fmt: skip
         self.plan = plan
         self.info = info
@@ -128,12 +130,41 @@ class Prober:
 
         logprobs: ask for those of the answer. may_be_refused: an answer of HTTP 4xx is one, for a role `trial`.
         """
+        assert self._prompts is not None  # an experiment that makes its own prompts sends them itself
         self._within_budget(tokens)
-        self.requests += 1
-        self.tokens += tokens
         content = self._prompts.content(name, tokens, extends=extends, kept=kept)
         body = self.endpoint.build_body(**content, output_tokens=output_tokens, thinking=False)
         api: Api = "chat" if "messages" in content else "completions"
+        body = {**body, **(logprobs_wanted(api) if logprobs else {}), **(extra or {})}
+        record = await self.send(
+            name, role, body, tokens, output_tokens, api, wanted=tokens, may_be_refused=may_be_refused
+        )
+        if not record.ok:
+            return record
+        self._empty += record.clock.first_token is None
+        # a token that is no whole character, or ends the text, comes as nothing: one now and then, not most
+        if self.requests >= FEWEST_JUDGED and self._empty > MOST_EMPTY * self.requests:
+            raise Stopped(f"{self._empty} of {self.requests} answers had no token in them")
+        self._prompts.learn(name, record)
+        return record
+
+    async def send(
+        self,
+        name: str,
+        role: str,
+        body: Mapping[str, Any],
+        tokens: int,
+        output_tokens: int,
+        api: Api = "chat",
+        *,
+        wanted: int | None = None,
+        may_be_refused: bool = False,
+    ) -> Record:
+        """One request with a body of the experiment's own, of about so many tokens; Stopped, may_be_refused: as `ask`.
+        wanted: tokens that the prompt was made to have, where it was."""
+        self._within_budget(tokens)
+        self.requests += 1
+        self.tokens += tokens
         turn = self._turns[name] = self._turns.get(name, -1) + 1
         now = self._clock.now_ns()
         record = await self.endpoint.send(
@@ -142,12 +173,12 @@ class Prober:
                 session_id=name,
                 root_id=name,
                 turn=turn,
-                body={**body, **(logprobs_wanted(api) if logprobs else {}), **(extra or {})},
+                body=dict(body),
                 api=api,
                 scheduled_ns=now,
                 due_ns=now,
                 wanted_output_tokens=output_tokens,
-                wanted_input_tokens=tokens,
+                wanted_input_tokens=wanted,
             )
         )
         self._writer.record(record)
@@ -156,12 +187,11 @@ class Prober:
             return record
         if not record.ok:
             raise Stopped(f"request {record.request_id} failed: {record.error_class}: {record.error_message}")
-        self._empty += record.clock.first_token is None
-        # a token that is no whole character, or ends the text, comes as nothing: one now and then, not most
-        if self.requests >= FEWEST_JUDGED and self._empty > MOST_EMPTY * self.requests:
-            raise Stopped(f"{self._empty} of {self.requests} answers had no token in them")
-        self._prompts.learn(name, record)
         return record
+
+    @property
+    def run_id(self) -> str:
+        return self._writer.info.run_id
 
     def event(self, kind: str, **data: Any) -> None:
         self._writer.event(kind, self._clock.now_ns(), **data)
@@ -235,7 +265,8 @@ class _Probing:
         prompts: ProbePrompts | None = None
         prober: Prober | None = None
         try:
-            prompts = await ProbePrompts.of(self.endpoint, self.writer.info.run_id)
+            if self.plan.needs_prompts:
+                prompts = await ProbePrompts.of(self.endpoint, self.writer.info.run_id)
             prober = Prober(self.plan, self.endpoint, self.info, prompts, self.writer, self.clock)
             monitor.start()
             try:
