@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="probe",
-    help="Ask an endpoint what no replay can tell: designed experiments, one request at a time.",
+    help="Ask an endpoint what no replay can tell: designed experiments.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -158,6 +158,37 @@ def consistency(
     design = ConsistencyDesign(prompts=prompts, input_tokens=input_tokens, output_tokens=output_tokens).check()
     limits = (max_requests, max_hours, max_tokens)
     _probe("consistency", endpoint, ConsistencyProbe(design).probe, to_builtins(design), limits, model, out, yes, json)
+
+
+@app.command()
+def occupancy(
+    endpoint: EndpointOption,
+    kv_memory: Annotated[
+        int | None,
+        typer.Option(metavar="BYTES", help="What the endpoint has for its KV cache, where it does not say so itself."),
+    ] = None,
+    input_tokens: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Lengths of the prompts, as 1000,2000,4000. Default: three that fit."),
+    ] = None,
+    repeats: Annotated[int, typer.Option(metavar="N", help="Of each number of requests and length.")] = 2,
+    max_requests: RequestsOption = 250,
+    max_tokens: TokensOption = None,
+    max_hours: HoursOption = 1.0,
+    model: ModelOption = None,
+    out: OutOption = Path("runs"),
+    yes: YesOption = False,
+    json: JsonOption = False,
+) -> None:
+    """What a token and a request take of the pool, by the server's own gauge, while some are kept generating."""
+    from kvbench.replay.probes.occupancy import OccupancyDesign, OccupancyProbe
+
+    if kv_memory is not None and kv_memory <= 0:
+        raise UsageError(f"--kv-memory {kv_memory}: must be more than 0 bytes")
+    design = OccupancyDesign(kv_memory_bytes=kv_memory, input_tokens=_lengths(input_tokens), repeats=repeats).check()
+    settings = {"kv_memory_bytes": kv_memory, "input_tokens": list(design.input_tokens), "repeats": repeats}
+    limits = (max_requests, max_hours, max_tokens)
+    _probe("occupancy", endpoint, OccupancyProbe(design).probe, settings, limits, model, out, yes, json)
 
 
 def _lengths(text: str | None) -> tuple[int, ...]:

@@ -82,6 +82,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The KV cache as vllm:cache_config_info states it. `capacity_tokens` = (num_gpu_blocks - 1) * block_size, as one
     block is the null block; with several engines, the sum.
 
+    stated_bytes: what it was given for the cache (kv_cache_memory_bytes), where that was set; of all engines.
     stated_tokens: what an engine says it holds (kv_cache_size_tokens, in newer servers); on a model with several kinds
     of layers that is not num_gpu_blocks * block_size. special: labels that say of some layers that they do not keep all
     blocks, or that blocks are kept elsewhere too.
@@ -93,6 +94,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     cache_dtype: str | None = None
     prefix_caching: bool | None = None
     stated_tokens: int | None = None
+    stated_bytes: int | None = None
     special: tuple[str, ...] = ()
     engines: int = 1
 
@@ -259,6 +261,7 @@ def _cache_config(series: list[Sample] | None) -> CacheConfig | None:
                 cache_dtype=sample.labels.get("cache_dtype"),
                 prefix_caching={"True": True, "False": False}.get(caching or ""),
                 stated_tokens=_int(sample.labels.get("kv_cache_size_tokens")),
+                stated_bytes=_int(sample.labels.get("kv_cache_memory_bytes")),
                 special=tuple(
                     f"{name}={sample.labels[name]}"
                     for name, usual in _USUAL.items()
@@ -276,6 +279,7 @@ def _joined_config(several: list[CacheConfig | None]) -> CacheConfig | None:
         return None
     capacity = [c.capacity_tokens for c in known]
     blocks = [c.num_gpu_blocks for c in known]
+    memory = [c.stated_bytes for c in known]
 
     def same(field: str) -> Any:
         values = {getattr(c, field) for c in known}
@@ -288,6 +292,7 @@ def _joined_config(several: list[CacheConfig | None]) -> CacheConfig | None:
         cache_dtype=same("cache_dtype"),
         prefix_caching=same("prefix_caching"),
         stated_tokens=same("stated_tokens"),
+        stated_bytes=None if None in memory else sum(m for m in memory if m is not None),
         special=tuple(dict.fromkeys(label for c in known for label in c.special)),
         engines=sum(c.engines for c in known),
     )

@@ -286,8 +286,9 @@ class _Replay:
     def _balance(self, phase: str, totals: dict[str, str]) -> None:
         self.writer.event("balance", self.clock.now_ns(), phase=phase, totals=totals)
 
-    def _metrics(self, phase: str, metrics: ServerMetrics) -> None:
-        self.writer.event("metrics", self.clock.now_ns(), phase=phase, metrics=metrics.to_dict())
+    def _metrics(self, phase: str, metrics: ServerMetrics, took_ns: int) -> None:
+        now_ns = self.clock.now_ns()
+        self.writer.event("metrics", now_ns, phase=phase, took_ns=took_ns, metrics=metrics.to_dict())
 
     # ----------------------------------------------------------------------------------------------- afterwards
 

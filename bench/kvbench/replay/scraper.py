@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 from kvbench.endpoints.metrics import ServerMetrics
@@ -14,13 +15,14 @@ INTERVAL_S = 5.0
 
 
 class Scraper:
-    """Scrapes by `scrape` (None: the endpoint has no metrics) and hands each snapshot to `emit(phase, metrics)`.
+    """Scrapes by `scrape` (None: the endpoint has no metrics) and hands each snapshot to
+    `emit(phase, metrics, took_ns)`: it is of some moment of the `took_ns` that asking took.
 
     The first failure ends it with a warning: without an end there is no change to tell.
     """
 
     def __init__(
-        self, scrape: Callable[[], Awaitable[ServerMetrics | None]], emit: Callable[[str, ServerMetrics], None]
+        self, scrape: Callable[[], Awaitable[ServerMetrics | None]], emit: Callable[[str, ServerMetrics, int], None]
     ) -> None:
         self._scrape_once = scrape
         self._emit = emit
@@ -46,6 +48,7 @@ class Scraper:
                 return
 
     async def _scrape(self, phase: str) -> bool:
+        asked_ns = time.monotonic_ns()
         try:
             metrics = await self._scrape_once()
         except FailedError as error:
@@ -59,5 +62,5 @@ class Scraper:
             return False
         if metrics is None:
             return False
-        self._emit(phase, metrics)
+        self._emit(phase, metrics, time.monotonic_ns() - asked_ns)
         return True

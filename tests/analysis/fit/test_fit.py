@@ -10,7 +10,7 @@ from kvbench.analysis.fit.fit import fit_run, fit_runs
 from kvbench.model import Clock, Record, RunInfo, Usage
 from kvbench.runs.reader import Run
 
-PROBES = ["capacity", "granularity", "ttl", "latency", "consistency", None]
+PROBES = ["capacity", "granularity", "ttl", "latency", "consistency", "occupancy", None]
 
 
 def run_of(probe: str | None, records: list[Record], status: str = "interrupted") -> Run:

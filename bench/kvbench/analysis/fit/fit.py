@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kvbench.analysis.fit.consistency import fit_consistency
+from kvbench.analysis.fit.gauge import fit_gauge
 from kvbench.analysis.fit.granularity import fit_granularity
 from kvbench.analysis.fit.inversion import fit_trace
 from kvbench.analysis.fit.ramp import fit_capacity
@@ -23,20 +24,26 @@ def fit_run(run: Run, *, kv_memory_bytes: int | None = None) -> FitReport:
         "ttl": lambda: fit_ttl(run),
         "latency": lambda: fit_latency(run),
         "consistency": lambda: fit_consistency(run),
+        "occupancy": lambda: fit_gauge(run, kv_memory_bytes),
     }
     if probe in fits:
         return fits[probe]()
-    return fit_trace(run, kv_memory_bytes)
+    return _joined([fit_trace(run, kv_memory_bytes), fit_gauge(run, kv_memory_bytes)])
 
 
 def fit_runs(runs: Sequence[Run], *, kv_memory_bytes: int | None = None) -> FitReport:
     """One report of several runs: each run's own, one after the other."""
     reports = [fit_run(run, kv_memory_bytes=kv_memory_bytes) for run in runs]
     pools = [] if kv_memory_bytes is not None else _pools(runs, reports)
+    return _joined([*reports, FitReport(runs=(), estimates=tuple(_two_pools(pools)))])
+
+
+def _joined(reports: Sequence[FitReport]) -> FitReport:
+    """One after the other; of their misfits the worst."""
     misfits = [r.misfit for r in reports if r.misfit is not None]
     return FitReport(
-        runs=tuple(name for r in reports for name in r.runs),
-        estimates=tuple(e for r in reports for e in r.estimates) + tuple(_two_pools(pools)),
+        runs=tuple(dict.fromkeys(name for r in reports for name in r.runs)),
+        estimates=tuple(e for r in reports for e in r.estimates),
         refusals=tuple(e for r in reports for e in r.refusals),
         misfit=max(misfits, key=lambda m: m.share - m.limit) if misfits else None,
         assumed=tuple(dict.fromkeys(a for r in reports for a in r.assumed)),

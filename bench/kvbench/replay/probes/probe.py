@@ -90,6 +90,8 @@ class Prober:
         self.requests = 0
         self.tokens = 0
         self.records: list[Record] = []
+        self.usages: list[float] = []
+        """How full the server said its cache was, each time that `gauges` asked."""
         self._prompts = prompts
         self._writer = writer
         self._clock = clock
@@ -192,6 +194,18 @@ class Prober:
     @property
     def run_id(self) -> str:
         return self._writer.info.run_id
+
+    async def gauges(self) -> bool:
+        """Ask the server how full its cache is, and keep what it says; False where it does not say."""
+        asked_ns = self._clock.now_ns()
+        metrics = await self.endpoint.scrape()
+        if metrics is None or metrics.kv_usage is None:
+            return False
+        self.usages.append(metrics.kv_usage)
+        names = ("kv_usage", "running", "waiting", "preemptions")
+        now_ns = self._clock.now_ns()
+        self._writer.event("gauges", now_ns, took_ns=now_ns - asked_ns, **{n: getattr(metrics, n) for n in names})
+        return True
 
     def event(self, kind: str, **data: Any) -> None:
         self._writer.event(kind, self._clock.now_ns(), **data)
@@ -309,8 +323,9 @@ class _Probing:
             await scraper.stop()
             self.warnings += scraper.warnings
 
-    def _metrics(self, phase: str, metrics: ServerMetrics) -> None:
-        self.writer.event("metrics", self.clock.now_ns(), phase=phase, metrics=metrics.to_dict())
+    def _metrics(self, phase: str, metrics: ServerMetrics, took_ns: int) -> None:
+        now_ns = self.clock.now_ns()
+        self.writer.event("metrics", now_ns, phase=phase, took_ns=took_ns, metrics=metrics.to_dict())
 
     def _info(
         self, records: list[Record], status: Any, failure: str | None, began_ns: int, health: ClientHealth | None
