@@ -63,7 +63,7 @@ def test_the_exit_code_is_the_verdict(tmp_path: Path, charged: str, code: int, v
     ("words", "says"),
     [
         (["--dedicated-key"], "about an invoice"),
-        (["--invoice", "x.csv", "--date", "2026-10-15"], "when it was sent"),
+        (["--report", "page.md"], "about an invoice"),
         (["--invoice", "balance"], "before and after a RUN"),
         (["--invoice", "none.csv"], "no such file"),
     ],
@@ -114,3 +114,35 @@ def test_a_run_over_http_against_what_the_endpoint_charged(tmp_path: Path, twice
     assert result.exit_code == twice
     assert sum(Decimal(finding["amount"]) for finding in report["findings"]) == over
     assert (over > 0) == bool(twice)
+
+
+def test_the_page_has_every_figure_and_another_date_beside_them(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    row = "r1,2026-10-15T12:10:05Z,deepseek-flash,0.00200"
+    code, report = price(tmp_path, row, "--report", str(page), "--date", "2026-09-01T12:00:00Z")
+    assert code == 1
+    # 100,000 x 0.007 + 5,000 x 0.22 + 1,000 x 0.66 a million, by the row of 16 August.
+    assert report["counterfactuals"]["other_date"]["amount"] == "0.00246"
+    assert report["total"]["amount"] == "0.00165"
+    text = page.read_text()
+    for said in (
+        "# Verification of a bill: DISPUTED, USD 0.00035 too much",
+        "| charged too much | +0.00035 |",
+        "| deepseek-flash | hit | 100,000 | 0.0003 |",
+        "| off peak | output |  | 1,000 | 0.0006 |",
+        "| without a cache | 0.01635 | +0.0147 |",
+        "| begun at 2026-09-01T12:00:00Z | 0.00246 | +0.00081 |",
+        "| tolerance | USD 0.00001 for rounding, 0 tokens |",
+        "| official |",
+        "hits not predicted: a usage file has no prompts",
+    ):
+        assert said in text
+    assert str(tmp_path) not in text
+
+
+def test_what_an_invoice_says_cannot_become_markup_on_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    price(tmp_path, "r[1](http://x)|<b>,2026-10-15T12:10:05Z,deepseek-flash,0.5", "--report", str(page))
+    text = page.read_text()
+    assert "](http" not in text
+    assert "|<b>" not in text

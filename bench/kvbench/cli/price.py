@@ -39,7 +39,7 @@ def price(
     model: Annotated[str | None, typer.Option(metavar="M", help="Price every request as one to this model.")] = None,
     date: Annotated[
         str | None,
-        typer.Option(metavar="WHEN", help="Price all as if the first request began then."),
+        typer.Option(metavar="WHEN", help="Price all as if the first request began then; beside a bill, as well."),
     ] = None,
     invoice: Annotated[
         list[str] | None,
@@ -61,6 +61,10 @@ def price(
     letter: Annotated[
         Path | None, typer.Option(metavar="OUT.md", help="Write a letter of one page where the bill is disputed.")
     ] = None,
+    report_page: Annotated[
+        Path | None,
+        typer.Option("--report", metavar="OUT.md", help="Write what was verified as a page, whatever the verdict."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with every amount exact.")] = False,
 ) -> None:
     """Say what requests cost, by dated price books. Exit code 3: some have no exact price; the report says why.
@@ -78,8 +82,8 @@ def price(
             "one of RUN, --usage FILE and --estimate TRACE says what to price",
             hint="kvbench price RUN, or kvbench price --usage FILE.jsonl",
         )
-    bill = BillOptions(invoice, columns, key, dedicated_key, letter)
-    bill.check(estimate=estimate is not None, date=date is not None, run=run is not None)
+    bill = BillOptions(invoice, columns, key, dedicated_key, letter, report_page)
+    bill.check(estimate=estimate is not None, run=run is not None)
     books = [load_book(name) for name in prices or bundled_books()]
     billed = bill.read()
     price_list = PriceList(books, currency or (billed.currency if billed is not None else None))
@@ -91,8 +95,12 @@ def price(
         report = estimate_report(estimate, price_list, model=model, start=moment or now, now=now)
     else:
         source, billables = _from_run(run, model) if run is not None else _from_usage(usage, model)
-        report = _report(source, billables, price_list, at, moment, now)
-        if invoice:
+        if not invoice:
+            report = _report(source, billables, price_list, at, moment, now)
+        else:
+            report = _report(source, billables, price_list, at, None, now)
+            if moment is not None:
+                _add_other_date(report, billables, price_list, at, moment)
             report = held_against(report, source, billables, price_list, at, run, billed, bill)
             raise typer.Exit(show(report, bill, json=json))
     if json:
@@ -130,6 +138,21 @@ def _report(
         was = f"the first request was made at {utc_text(min(starts))}"
         report["notes"].insert(0, f"priced as if begun at {utc_text(moment)}; {was}")
     return report
+
+
+def _add_other_date(
+    report: dict[str, Any], billables: list[Billable], prices: PriceList, at: Literal["start", "end"], moment: datetime
+) -> None:
+    """What the same requests would have cost at another date, beside what they cost."""
+    from kvbench.analysis.pricing.report import PriceFold, with_total
+    from kvbench.prices.listing import utc_text
+
+    starts = [each.start for each in billables if each.start is not None]
+    fold = PriceFold(prices, at, shift=moment - min(starts) if starts else timedelta(0))
+    for billable in billables:
+        fold.add(billable)
+    with_total(report, "other_date", fold)
+    report["counterfactuals"]["other_date"]["begun"] = utc_text(moment)
 
 
 def _from_run(run: str, model: str | None) -> tuple[Source, list[Billable]]:

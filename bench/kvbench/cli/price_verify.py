@@ -24,19 +24,21 @@ class BillOptions(NamedTuple):
     key: str | None
     dedicated: bool
     letter: Path | None
+    page: Path | None
 
-    def check(self, *, estimate: bool, date: bool, run: bool) -> None:
+    def check(self, *, estimate: bool, run: bool) -> None:
         """Raises UsageError for what cannot be meant."""
         from kvbench.errors import UsageError
 
         if not self.invoice:
-            if self.columns or self.key or self.dedicated or self.letter:
+            if self.columns or self.key or self.dedicated or self.letter or self.page:
                 raise UsageError(
-                    "--columns, --key, --dedicated-key and --letter are about an invoice", hint="add --invoice FILE"
+                    "--columns, --key, --dedicated-key, --letter and --report are about an invoice",
+                    hint="add --invoice FILE",
                 )
             return
-        if estimate or date:
-            raise UsageError("--invoice is about what was sent, when it was sent: not with --estimate or --date")
+        if estimate:
+            raise UsageError("--invoice is about what was sent: not with --estimate")
         if self.balance and (len(self.invoice) > 1 or not run or self.columns or self.key):
             raise UsageError(
                 "--invoice balance is about the account's balance before and after a RUN, and nothing else",
@@ -66,7 +68,7 @@ def held_against(
     options: BillOptions,
 ) -> dict[str, Any]:
     """The report with a verdict."""
-    from kvbench.analysis.billing.balance import against_balance
+    from kvbench.analysis.billing.balance import against_balance, beside_invoice
     from kvbench.analysis.billing.verify import Terms, verify
     from kvbench.runs.reader import load_run, resolve_run
 
@@ -83,12 +85,14 @@ def held_against(
         if status is None
         else f"the run is {status}: what was in flight at its end may be billed and is not among the requests",
     )
-    return verify(report, billables, prices, invoice, at=at, terms=terms)
+    held = verify(report, billables, prices, invoice, at=at, terms=terms)
+    return held | {"balance": None if info is None else beside_invoice(held, info.balance)}
 
 
 def show(report: dict[str, Any], options: BillOptions, *, json: bool) -> int:
-    """Print it, write the letter where there is a dispute; the exit code."""
-    from kvbench.errors import EXIT_CHECK_FAILED, EXIT_INCONCLUSIVE, EXIT_OK, InputError
+    """Print it, write the page, and the letter where there is a dispute; the exit code."""
+    from kvbench.errors import EXIT_CHECK_FAILED, EXIT_INCONCLUSIVE, EXIT_OK
+    from kvbench.render.bill_page import bill_page
     from kvbench.render.bill_text import bill_lines
     from kvbench.render.letter import letter
     from kvbench.render.price_text import price_lines
@@ -99,12 +103,20 @@ def show(report: dict[str, Any], options: BillOptions, *, json: bool) -> int:
         typer.echo(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
     else:
         typer.echo("\n".join([*price_lines({**report, "findings": report["doubts"]}), *bill_lines(report)]))
+    if options.page is not None:
+        _write(options.page, bill_page(report))
     disputed = report["verdict"] == "disputed"
     if options.letter is not None and not disputed:
         typer.echo(f"{options.letter} not written: nothing is disputed", err=True)
     elif options.letter is not None:
-        try:
-            options.letter.write_text(letter(report), "utf-8")
-        except OSError as error:
-            raise InputError(f"cannot be written: {error.strerror}", path=options.letter) from None
+        _write(options.letter, letter(report))
     return {"confirmed": EXIT_OK, "disputed": EXIT_CHECK_FAILED}.get(report["verdict"], EXIT_INCONCLUSIVE)
+
+
+def _write(path: Path, text: str) -> None:
+    from kvbench.errors import InputError
+
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", path=path) from None

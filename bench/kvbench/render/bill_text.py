@@ -15,7 +15,8 @@ def bill_lines(report: dict[str, Any]) -> list[str]:
     """`report` as analysis.billing makes it, without what price_lines shows of it."""
     currency = report["total"]["currency"]
     return [
-        *(_bill(report, currency) if "joined" in report["bill"] else _balance(report, currency)),
+        *(_bill(report, currency) if "joined" in report["bill"] else _balance(report["bill"], currency)),
+        *(_balance(report["balance"], currency) if report.get("balance") else ()),
         *_findings(report, currency),
         *(_served(report, currency) if "served" in report else ()),
         *_detectable(report, currency),
@@ -65,15 +66,26 @@ def _bill(report: dict[str, Any], currency: str) -> Iterator[str]:
         yield f"{'note':<{WIDTH}}{safe(note)}"
 
 
-def _balance(report: dict[str, Any], currency: str) -> Iterator[str]:
-    bill = report["bill"]
-    if bill["at_least"] is None:
-        yield f"{'balance':<{WIDTH}}before {bill['before'] or 'not read'}, after {bill['after'] or 'not read'}"
-        return
-    yield (
-        f"{'balance':<{WIDTH}}{currency} {bill['before']} before, {bill['after']} after: {bill['at_least']} to "
-        f"{bill['at_most']} were spent"
+def _balance(balance: dict[str, Any], currency: str) -> Iterator[str]:
+    yield f"{'balance':<{WIDTH}}{balance_says(balance, currency)}"
+
+
+def balance_says(balance: dict[str, Any], currency: str) -> str:
+    """Of the account's balance, and of an invoice that it is read beside."""
+    if balance["at_least"] is None:
+        return f"before {balance['before'] or 'not read'}, after {balance['after'] or 'not read'}"
+    said = (
+        f"{currency} {balance['before']} before, {balance['after']} after: {balance['at_least']} to "
+        f"{balance['at_most']} were spent"
     )
+    holds = balance.get("holds_the_invoice")
+    if holds is None:
+        return said
+    if holds:
+        return f"{said}, which holds what the invoice asks" + (
+            "" if balance["holds_the_price"] else " and not the price"
+        )
+    return f"{said}, which does NOT hold what the invoice asks (other traffic of the account, or charges to come)"
 
 
 def _findings(report: dict[str, Any], currency: str) -> Iterator[str]:

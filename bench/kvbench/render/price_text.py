@@ -93,7 +93,7 @@ def _counterfactuals(report: dict[str, Any], currency: str) -> Iterator[str]:
     for name, value in report.get("counterfactuals", {}).items():
         if value is None:
             continue
-        words = _OTHERWISE.get(name) or name.replace("_", " ")
+        words = otherwise_says(name, value)
         if value.get("why"):
             yield f"{label:<{WIDTH}}{words}: no price: {safe(value['why'])}"
         else:
@@ -102,6 +102,13 @@ def _counterfactuals(report: dict[str, Any], currency: str) -> Iterator[str]:
             over = f" ({plural(known, 'request')} with an expectation)" if known is not None else ""
             yield f"{label:<{WIDTH}}{words}: {money(value, currency)}{without}{over}"
         label = ""
+
+
+def otherwise_says(name: str, value: dict[str, Any]) -> str:
+    """What a counterfactual supposes."""
+    if "begun" in value:
+        return f"begun at {value['begun']}"
+    return _OTHERWISE.get(name) or name.replace("_", " ")
 
 
 _OTHERWISE = {

@@ -9,6 +9,7 @@ from typing import Any
 from kvbench.render.amounts import WIDTH, amount_text, block
 from kvbench.render.text import percent, plural, safe
 
+_UNSETTLED = 0.01
 _LABELS = {"turn": "turn", "pause": "pause", "session": "session", "hour": "hour (UTC)"}
 
 
@@ -75,19 +76,22 @@ def granule_says(found: dict[str, Any]) -> str:
     if found["sizes"] < 2:
         return f"not known from {plural(found['hits'], 'hit')} of one size ({granule:,} tokens)"
     known = f" ({found['known']})" if found["known"] else ""
+    if granule > 1 and found["accident"] >= _UNSETTLED and not found["differs"]:
+        return (
+            f"at most {granule:,} tokens, the common divisor of {plural(found['hits'], 'hit')} of {found['sizes']:,} "
+            f"sizes, which may be an accident ({_chance(found['accident'])})"
+        )
     chance = f" (by accident: {_chance(found['accident'])})" if granule > 1 else ""
     said = (
         f"{plural(granule, 'token')}{known}: all {plural(found['hits'], 'hit')}, of {found['sizes']:,} sizes, are "
         f"multiples of it{chance}"
     )
-    if not found["rules"]:
+    if not found["rules"] or found["agrees"] is None:
         return said
     rules = ", ".join(map(safe, found["rules"]))
     if found["differs"]:
         return f"{said}; DIFFERS: {safe(found['differs'])}"
-    if found["agrees"]:
-        return f"{said}; agrees with {rules}"
-    return f"{said}; too few sizes to hold against {rules}"
+    return f"{said}; agrees with {rules}"
 
 
 def _chance(chance: float) -> str:

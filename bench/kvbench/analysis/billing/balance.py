@@ -54,6 +54,28 @@ def against_balance(report: dict[str, Any], balance: Sequence[Spent] | None, *, 
     }
 
 
+def beside_invoice(report: dict[str, Any], balance: Sequence[Spent] | None) -> dict[str, Any] | None:
+    """What the account's balance says to a bill that an invoice was held against; None where it was not read. No part
+    of the verdict: others' traffic, and charges still to come, are in a balance too."""
+    spent = next((each for each in balance or () if each.currency == report["total"]["currency"]), None)
+    if spent is None:
+        return None
+    asked = report["bill"].get("invoiced")
+    told: dict[str, Any] = {
+        "before": _text(spent.before),
+        "after": _text(spent.after),
+        "at_least": _text(spent.at_least),
+        "at_most": _text(spent.at_most),
+    }
+    if spent.at_least is None or spent.at_most is None or asked is None:
+        return told | {"holds_the_invoice": None, "holds_the_price": None}
+    least, most = report["total"]["at_least"], report["total"]["at_most"]
+    return told | {
+        "holds_the_invoice": spent.at_least <= Decimal(asked) <= spent.at_most,
+        "holds_the_price": Decimal(least) <= spent.at_most and (most is None or spent.at_least <= Decimal(most)),
+    }
+
+
 def _verdict(
     spent: Spent, least: Decimal, most: Decimal | None, dedicated: bool
 ) -> tuple[str, list[str], list[dict[str, Any]]]:
