@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: fit-report demo test check format test-real accuracy sim-timing curve-report gate-report pricing-report live-deepseek docs clean
+.PHONY: demo-bill fit-report demo test check format test-real accuracy sim-timing curve-report gate-report pricing-report live-deepseek docs clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "kvbench needs Python 3.11 or newer; set PYTHON=/path/to/python"; exit 2; }
@@ -42,6 +42,9 @@ fit-report: $(VENV)/.ready   ## how near fits come to endpoints whose truth is k
 
 pricing-report: $(VENV)/.ready   ## what a verdict on a bill is worth: faults found, honest bills accused; writes reports/pricing
 	$(BIN)/python reports/pricing/run.py
+
+demo-bill: $(VENV)/.ready   ## the bundled demo run's bill, honest and not, verified; writes reports/demo-bill
+	$(BIN)/python reports/demo-bill/run.py
 
 sim-timing: $(VENV)/.ready   ## how late the simulated endpoint writes, against its own plan; writes reports/sim
 	$(BIN)/python reports/sim/run.py

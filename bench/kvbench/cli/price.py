@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from kvbench.prices.priced import Billable
     from kvbench.prices.pricing import PriceList
 
+_DATE_ONLY = len("2026-10-15")
+
 
 def price(
     run: Annotated[
@@ -100,7 +102,7 @@ def price(
         else:
             report = _report(source, billables, price_list, at, None, now)
             if moment is not None:
-                _add_other_date(report, billables, price_list, at, moment)
+                _add_other_date(report, billables, price_list, at, moment, keep_time=len(date or "") == _DATE_ONLY)
             report = held_against(report, source, billables, price_list, at, run, billed, bill)
             raise typer.Exit(show(report, bill, json=json))
     if json:
@@ -141,14 +143,23 @@ def _report(
 
 
 def _add_other_date(
-    report: dict[str, Any], billables: list[Billable], prices: PriceList, at: Literal["start", "end"], moment: datetime
+    report: dict[str, Any],
+    billables: list[Billable],
+    prices: PriceList,
+    at: Literal["start", "end"],
+    moment: datetime,
+    *,
+    keep_time: bool,
 ) -> None:
-    """What the same requests would have cost at another date, beside what they cost."""
+    """What the same requests would have cost at another date, beside what they cost. keep_time: at their own times of
+    day, so that peak hours stay where they were."""
     from kvbench.analysis.pricing.report import PriceFold, with_total
     from kvbench.prices.listing import utc_text
 
-    starts = [each.start for each in billables if each.start is not None]
-    fold = PriceFold(prices, at, shift=moment - min(starts) if starts else timedelta(0))
+    first = min((each.start for each in billables if each.start is not None), default=moment)
+    if keep_time:
+        moment = datetime.combine(moment.date(), first.timetz())
+    fold = PriceFold(prices, at, shift=moment - first)
     for billable in billables:
         fold.add(billable)
     with_total(report, "other_date", fold)

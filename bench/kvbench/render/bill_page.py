@@ -199,6 +199,8 @@ def _hits(report: dict[str, Any], currency: str) -> Iterator[str]:
     yield ""
     if "served" in report:
         yield f"- {report['served']['verdict']}: {literal(report['served']['says'])}"
+        if report["served"]["to_see_less"]:
+            yield f"- to see less: {literal(report['served']['to_see_less'])}"
     found = report["residuals"]
     if not found["requests"]:
         yield f"- hits not predicted: {literal(found['why'])}"

@@ -105,6 +105,8 @@ def _served(report: dict[str, Any], currency: str) -> Iterator[str]:
     found = report["served"]
     money = f", {currency} {amount_text(found['short_amount'])}" if found["short_tokens"] else ""
     yield f"{'served':<{WIDTH}}{found['verdict']}{money}: {safe(found['says'])} (inference, no part of the verdict)"
+    if found["to_see_less"]:
+        yield f"{'':<{WIDTH}}to see less: {safe(found['to_see_less'])}"
 
 
 def _detectable(report: dict[str, Any], currency: str) -> Iterator[str]:

@@ -10,7 +10,7 @@ from decimal import Decimal
 import msgspec
 
 from kvbench.analysis.billing.sides import Asked, Range, Tier, cost, quantities
-from kvbench.prices.invoices.lines import Charge, Invoice, InvoiceLine
+from kvbench.prices.invoices.lines import TOKEN_KINDS, Charge, Invoice, InvoiceLine
 from kvbench.prices.listing import utc_text
 from kvbench.prices.money import total
 
@@ -88,7 +88,7 @@ class Cell:
 
     @property
     def token_kinds(self) -> list[str]:
-        return [kind for kind in self.kinds if kind != "requests"]
+        return [kind for kind in TOKEN_KINDS if kind in self.kinds]
 
     @property
     def billed(self) -> Decimal | None:

@@ -7,6 +7,7 @@ says something only where there was little room to hide in.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
@@ -58,7 +59,21 @@ def served(requests: Sequence[Asked]) -> dict[str, Any]:
         "first": [each.billable.request_id for each, *_ in below[:5]],
     }
     report["verdict"], report["says"] = _verdict(report, len(known), high)
+    report["to_see_less"] = _to_see_less(report) if report["verdict"] == "cannot tell" else None
     return report
+
+
+def _to_see_less(report: dict[str, Any]) -> str:
+    """What it takes until a difference would show, or its absence be claimed."""
+    if not report["requests"]:
+        return "requests whose hits can be predicted: an endpoint that tells token ids, or a tokenizer in its profile"
+    wanted = math.ceil(math.log(0.05) / math.log(1 - RATE))
+    needs = []
+    if report["owed_a_hit"] < wanted:
+        needs.append(f"{wanted:,} requests that are owed a hit (here {report['owed_a_hit']:,})")
+    if (report["unseen_share"] or 0.0) > ROOM:
+        needs.append("turns that begin once the turn before is surely stored, so that hits are known closer")
+    return " and ".join(needs) or "the endpoint's own rule in its profile"
 
 
 def _verdict(report: dict[str, Any], known: int, high: float | None) -> tuple[str, str]:
