@@ -25,13 +25,15 @@ CLOCK = Clock(
 USAGE = Usage(input_tokens=100, cached_tokens=64, output_tokens=3)
 
 
-def warnings_of(*changes: dict[str, object], **info: object) -> dict[str, Warning]:
+def warnings_of(
+    *changes: dict[str, object], events: list[dict[str, object]] | None = None, **info: object
+) -> dict[str, Warning]:
     records = [
         Record(**{"request_id": str(i), "session_id": str(i), "turn": 0, "clock": CLOCK, "usage": USAGE, **change})  # type: ignore[arg-type]
         for i, change in enumerate(changes)
     ]
     fields = {"kvbench_version": "0", "run_id": "r", "name": "r", "status": "done", "started_at": "", **info}
-    run = Run(info=RunInfo(**fields), records=records, events=[], warnings=[], path=Path("r"))  # type: ignore[arg-type]
+    run = Run(info=RunInfo(**fields), records=records, events=events or [], warnings=[], path=Path("r"))  # type: ignore[arg-type]
     found = summarise(run).warnings
     assert all(warning.advice for warning in found)
     return {warning.code: warning for warning in found}
@@ -130,3 +132,18 @@ def test_answers_without_a_token_are_not_called_unstreamed() -> None:
     found = warnings_of({}, nothing)
     assert found["empty_answers"].message.startswith("1 of 2 answers")
     assert "no_first_token" not in found
+
+
+def test_jobs_that_the_end_of_a_window_cut() -> None:
+    def cut(done: int, of: int, **info: object) -> Warning | None:
+        changes = [{"session_id": str(i), "root_id": str(i)} for i in range(of)]
+        # a sub-agent's first turn, and a root that began in its midst: no jobs that began in the window
+        changes += [{"session_id": "0.x", "root_id": "0"}, {"session_id": "late", "root_id": "late", "turn": 3}]
+        events = [{"kind": "tree_ended", "root_id": str(i), "complete": i < done} for i in range(of)]
+        return warnings_of(*changes, events=events, **info).get("jobs_cut")  # type: ignore[arg-type]
+
+    assert cut(9, 10, settings={"duration_s": 60.0}) is None
+    found = cut(8, 10, settings={"duration_s": 60.0})
+    assert found is not None
+    assert found.message == "the end of the window cut 2 of 10 jobs that began in it"
+    assert cut(8, 10) is None, "without a duration nothing is cut"

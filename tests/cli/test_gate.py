@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Kvbench
-from tests.made_runs import make_abba
+from tests.made_runs import make_abba, make_run
+
+from kvbench.model import RulesCheck
 
 TTFT = ("--fail-if", "ttft.geomean>+3%")
 NAMES = {"expr", "verdict", "base", "new", "ratio", "low", "high", "p", "n_base", "n_new", "runs_needed"}
@@ -75,3 +77,25 @@ def test_what_cannot_be_meant_is_a_usage_error(
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+AGENTX = {"rules": "agentx", "time_scale": 1.0, "salt": "tree", "duration_s": 900.0}
+
+
+def test_a_run_that_is_not_valid_by_its_rules_is_refused(kvbench: Kvbench, tmp_path: Path) -> None:
+    kept, broken = RulesCheck(name="agentx", valid=True), RulesCheck(name="agentx", valid=False, reasons=("too short",))
+    for pair in range(5):
+        for place, side in enumerate(("base", "new") if pair % 2 == 0 else ("new", "base")):
+            rules = broken if (side, pair) == ("new", 3) else kept
+            make_run(tmp_path / "runs", f"{side}-{pair}", 2 * pair + place, settings=AGENTX, rules=rules)
+    done = kvbench("gate", "new-*", "--baseline", "base-*", *TTFT, "--json")
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["reasons"] == ["new-3 is not valid by the agentx rules: too short"]
+    done = kvbench("compare", "base-*", "new-3")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "new-3 is not valid by the agentx rules: too short" in done.stderr
+    assert kvbench("compare", "base-*", "new-1").returncode == 0
+    make_run(tmp_path / "runs", "plain", 20)
+    done = kvbench("compare", "base-*", "plain")
+    assert done.returncode == 3
+    assert "some runs were made by the agentx rules and others were not" in done.stderr

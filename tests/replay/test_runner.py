@@ -77,6 +77,10 @@ class Observer:
         self.trees: list[str] = []
         self.sessions_ended = 0
         self.complete: dict[str, bool] = {}
+        self.measuring_ns: int | None = None
+
+    def measuring(self, at_ns: int) -> None:
+        self.measuring_ns = at_ns
 
     def record(self, record: Record) -> None:
         self.records.append(record)

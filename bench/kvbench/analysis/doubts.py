@@ -12,6 +12,7 @@ from kvbench.runs.reader import Run
 FAILED_TURNS_LIMIT = 0.01
 OUTPUT_LENGTH_TOLERANCE = 0.05
 COALESCED_LIMIT = 0.5
+JOBS_CUT_LIMIT = 0.1
 
 
 def doubts(
@@ -40,6 +41,7 @@ def doubts(
         _coalesced(ran.ok),
         _coarse_clock(own_error),
         _held_back(queue_delay_s, own_error),
+        _jobs_cut(run, ran),
     ]
     return [warning for warning in found if warning is not None]
 
@@ -238,4 +240,20 @@ def _held_back(queue_delay_s: Quantiles, own_error: OwnError) -> Warning | None:
         code="held_back",
         message=f"turns left {late:.1f} s after their schedule (p99), waiting for limits, retries or connections",
         advice="the load was below the trace's: read TTFT from scheduled, or raise --max-in-flight and the rate limit",
+    )
+
+
+def _jobs_cut(run: Run, ran: Measured) -> Warning | None:
+    """Jobs that the end of a window cut are the long ones: those that came to their end say too little of a job."""
+    if run.info.settings.get("duration_s") is None:
+        return None
+    whole = frozenset(str(event.get("root_id")) for event in run.events if event.get("complete") is True)
+    begun = ran.finals[(ran.finals["turn"] == 0) & (ran.finals["session_id"] == ran.finals["root_id"])]
+    cut = [root for root in begun["root_id"] if root not in whole]
+    if len(cut) <= JOBS_CUT_LIMIT * len(begun):
+        return None
+    return Warning(
+        code="jobs_cut",
+        message=f"the end of the window cut {len(cut)} of {len(begun)} jobs that began in it",
+        advice="job figures are of those that ended, the shorter ones; a longer --duration cuts fewer",
     )

@@ -8,6 +8,7 @@ from typing import Any
 from kvbench.analysis.measured import Measured, measured
 from kvbench.analysis.metrics import distribution, scalar
 from kvbench.errors import InputError, KvbenchError
+from kvbench.runs import agentx
 from kvbench.runs.reader import Run, load_run, status_text
 from kvbench.runs.writer import RUN_FILE
 
@@ -28,6 +29,9 @@ def _status(run: Run, ran: Measured) -> str:
     parts = [status_text(run.info, run.path)]
     if run.info.trust is not None and run.info.trust.verdict == "degraded":
         parts.append("DEGRADED")
+    rules = run.info.rules or agentx.check(run.info, run.records)
+    if rules is not None and not rules.valid:
+        parts.append(f"not valid by {rules.name}")
     failed = len(ran.finals) - len(ran.ok)
     if failed:
         parts.append(f"{failed:,} failed")

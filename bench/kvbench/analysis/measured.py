@@ -12,6 +12,7 @@ from kvbench.analysis.slo import Slo
 from kvbench.runs.frame import records_frame
 from kvbench.runs.own_error import NS_PER_S
 from kvbench.runs.reader import Run
+from kvbench.runs.writer import MEASURING
 
 STEADY_SHARE = 0.2
 
@@ -21,8 +22,9 @@ class Measured:
     """Tables in `records_frame`'s columns. `attempts`: all of the measure phase. `finals`: the last attempt of each
     turn. `ok`: the finals that succeeded. `jobs`: root_ids of the trees that ran to their end.
 
-    The window runs from the first byte sent to the last end, or to the duration that was asked for; seconds since the
-    run's start, None when nothing was sent.
+    The window runs from the first byte sent to the last end, or to the duration that was asked for; where trees were
+    opened at their start points, from when all were warm, for that duration. Seconds since the run's start, None when
+    nothing was sent.
     """
 
     attempts: pd.DataFrame
@@ -45,7 +47,11 @@ def measured(run: Run, slos: tuple[Slo, ...] = ()) -> Measured:
     attempts = frame[frame["phase"] == "measure"]
     finals = attempts[attempts["final"]]
     duration_s = run.info.settings.get("duration_s")
-    window = _window(attempts, frame["upload_start_at_s"].min(), duration_s)
+    warm_at_s = _warm_at_s(run)
+    if warm_at_s is None or duration_s is None:
+        window = _window(attempts, frame["upload_start_at_s"].min(), duration_s)
+    else:
+        window = _window_from(attempts, warm_at_s, duration_s, whole=run.info.status == "done")
     return Measured(
         attempts=attempts,
         finals=finals,
@@ -65,6 +71,16 @@ def _window(attempts: pd.DataFrame, began_s: float, duration_s: float | None) ->
         # What drains after the duration is load that dies away: counting it would understate the rates.
         end = min(end, began_s + duration_s)
     return (float(start), float(end)) if end > start else None
+
+
+def _warm_at_s(run: Run) -> float | None:
+    return next((event["at_ns"] / NS_PER_S for event in run.events if event.get("kind") == MEASURING), None)
+
+
+def _window_from(attempts: pd.DataFrame, start: float, duration_s: float, *, whole: bool) -> tuple[float, float] | None:
+    """whole: the run went on for all of the duration, though in its end nothing may have been under way."""
+    end = start + duration_s if whole else min(attempts["end_at_s"].max(), start + duration_s)
+    return (start, float(end)) if len(attempts) and end > start else None
 
 
 def _steady(

@@ -10,6 +10,7 @@ from kvbench.analysis.metrics import distribution, scalar, total
 from kvbench.analysis.server import server_figures
 from kvbench.analysis.slo import Slo
 from kvbench.model import ExpectedHits, OwnError, Quantiles, RequestCounts, Summary, Warning
+from kvbench.runs import agentx
 from kvbench.runs.own_error import judge, own_error
 from kvbench.runs.quantiles import quantiles
 from kvbench.runs.reader import Run
@@ -85,6 +86,7 @@ def summarise(run: Run, slos: tuple[Slo, ...] = ()) -> Summary:
         slos={slo.column: slo.limit for slo in slos},
         goodput_per_s=scalar(ran, "goodput_per_s"),
         good_fraction=scalar(ran, "good_fraction"),
+        rules=info.rules or agentx.check(info, run.records),
     )
 
 

@@ -50,11 +50,16 @@ def run(
         Literal["recorded", "live"], typer.Option(help="Send the trace's answers, or those just received.")
     ] = "recorded",
     salt: Annotated[
-        Literal["run", "tree", "none"], typer.Option(help="Cache namespaces: one a run, one a session tree, or none.")
-    ] = "run",
+        Literal["run", "tree", "none"] | None,
+        typer.Option(help="Cache namespaces: one a run (without --rules), one a session tree, or none."),
+    ] = None,
     output: Annotated[
         Literal["recorded", "free"], typer.Option(help="As many tokens as in the trace, or as the model likes.")
     ] = "recorded",
+    rules: Annotated[
+        Literal["agentx"] | None,
+        typer.Option(help="Published rules to measure by, docs/agentx.md; the run says whether it kept to them."),
+    ] = None,
     max_cost: Annotated[
         str | None,
         typer.Option(metavar="AMOUNT", help="Stop before the run can have cost more, in the price book's currency."),
@@ -72,7 +77,7 @@ def run(
     from kvbench.traces.bundled import resolve_trace
     from kvbench.traces.importing import open_workload
 
-    settings = RunSettings(
+    settings = RunSettings.of(
         time_scale=time_scale,
         max_pause_s=max_pause,
         sessions=sessions,
@@ -86,7 +91,8 @@ def run(
         history=history,
         salt=salt,
         output=output,
-    ).check()
+        rules=rules,
+    )
     models = _model_map(model_map or ())
     budget = _budget(max_cost, prices, output)
     with contextlib.ExitStack() as stack:
@@ -105,7 +111,8 @@ def run(
             simulated=simulated,
             budget=budget,
         )
-        progress = Progress(opened.turn_count, opened.session_count)
+        once = not settings.reuses_trees
+        progress = Progress(opened.turn_count if once else None, opened.session_count if once else None)
         run_dir = in_event_loop(replay(plan, progress))
     summary = _show(run_dir, json)
     raise typer.Exit(exit_code(summary))
@@ -166,9 +173,13 @@ def _show(run_dir: Path, as_json: bool) -> Summary:
 
 
 def exit_code(summary: Summary) -> int:
-    """130 interrupted; 3 degraded, nothing measured, or more than 1% of the turns failed; else 0."""
+    """130 interrupted; 3 degraded, not valid by the rules it was made by, nothing measured, or more than 1% of the
+    turns failed; else 0.
+    """
     if summary.status == "interrupted":
         return EXIT_INTERRUPTED
+    if summary.rules is not None and not summary.rules.valid:
+        return EXIT_INCONCLUSIVE
     failed = summary.requests.failed + summary.requests.skipped
     if summary.trust.verdict == "degraded" or not summary.requests.ok or failed > 0.01 * summary.turns:
         return EXIT_INCONCLUSIVE

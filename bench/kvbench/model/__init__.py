@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvbench.model.fits import Estimate, FitReport, Misfit, Refusal
 from kvbench.model.requests import Api, Clock, Expectation, Phase, Record, Request, Usage
-from kvbench.model.runs import RUN_SCHEMA_VERSION, OwnError, RunInfo, Spent, Trust, Warning
+from kvbench.model.runs import RUN_SCHEMA_VERSION, OwnError, RulesCheck, RunInfo, Spent, Trust, Warning
 from kvbench.model.summary import ExpectedHits, PromptLengths, Quantiles, RequestCounts, ServerFigures, Summary, Verdict
 from kvbench.model.traces import (
     TRACE_VERSION,
@@ -38,6 +38,7 @@ __all__ = [
     "Refusal",
     "Request",
     "RequestCounts",
+    "RulesCheck",
     "RunInfo",
     "ServerFigures",
     "Session",

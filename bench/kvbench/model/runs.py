@@ -26,6 +26,14 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
 
 
+class RulesCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a run kept to the published rules that it was made by (`name`: agentx), and if not, which it broke."""
+
+    name: str
+    valid: bool
+    reasons: tuple[str, ...] = ()
+
+
 class OwnError(msgspec.Struct, frozen=True, kw_only=True):
     """How far the client itself can have distorted the figures; None = not measured."""
 
@@ -83,6 +91,8 @@ class RunInfo(msgspec.Struct, kw_only=True, frozen=True):
     environment: dict[str, Any] = {}
     own_error: OwnError | None = None
     trust: Trust | None = None
+    rules: RulesCheck | None = None
+    """None = made by no published rules, or its end was never written (settings.rules then says which were meant)."""
     warnings: tuple[Warning, ...] = ()
     failure: str | None = None
     balance: tuple[Spent, ...] | None = None

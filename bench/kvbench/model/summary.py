@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from kvbench.model.runs import OwnError, Spent, Trust, Warning
+from kvbench.model.runs import OwnError, RulesCheck, Spent, Trust, Warning
 
 
 class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +147,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What a request had to stay below to be good; goodput_per_s and good_fraction are None without."""
     goodput_per_s: float | None = None
     good_fraction: float | None = None
+    rules: RulesCheck | None = None
+    """None = made by no published rules."""
     prompt_lengths: PromptLengths | None = None
     """None: no prompt was made from hash ids."""
 

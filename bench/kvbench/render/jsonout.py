@@ -13,16 +13,21 @@ from kvbench.model import Summary
 def summary_json(summary: Summary, run_dir: Path) -> dict[str, Any]:
     """All fields of Summary by their own names, and:
 
+    rules: "agentx" or null; valid: whether the run kept to them, null without; invalid_reasons beside it.
     run: the run directory. trust: "ok" or "degraded", trust_reasons beside it. expected_hit_rate: {floor, ceiling}
     and the counts of turns behind them, null without an expectation. Null means not reported, never 0.
     """
     plain: dict[str, Any] = msgspec.to_builtins(summary)
     trust = plain.pop("trust")
+    rules = plain.pop("rules") or {"name": None, "valid": None, "reasons": []}
     expected = plain.pop("expected")
     return {
         "run": str(run_dir),
         "trust": trust["verdict"],
         "trust_reasons": trust["reasons"],
+        "rules": rules["name"],
+        "valid": rules["valid"],
+        "invalid_reasons": rules["reasons"],
         **plain,
         "expected_hit_rate": expected,
     }

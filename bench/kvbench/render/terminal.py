@@ -50,6 +50,7 @@ def summary_lines(summary: Summary, next_command: str) -> list[Line]:
     """The same lines for every output; text of models and servers is made safe to print."""
     return [
         *_head(summary),
+        *_rules(summary),
         _requests(summary),
         *_errors(summary),
         *_latencies(summary),
@@ -80,6 +81,18 @@ def _head(summary: Summary) -> Iterator[Line]:
         f"{safe(summary.name)} -> {where or 'unknown endpoint'}: {plural(summary.sessions, 'session')}, "
         f"{plural(summary.turns, 'turn')} in {span(summary.window_s)} ({', '.join([*trace, scale])}){warmup}",
     )
+
+
+def _rules(summary: Summary) -> Iterator[Line]:
+    rules = summary.rules
+    if rules is None:
+        return
+    if rules.valid:
+        yield Line("rules", f"{safe(rules.name)}: valid", "good")
+        return
+    yield Line("rules", f"{safe(rules.name)}: NOT VALID", "bad")
+    for reason in rules.reasons:
+        yield Line("", f"  - {safe(reason)}", "bad")
 
 
 def _requests(summary: Summary) -> Line:

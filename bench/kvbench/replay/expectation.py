@@ -105,6 +105,8 @@ class PromptReplay:
                     hashed=self._hashed,
                     turns=tree.turns[name],
                 )
+            for passed in tree.turns[name][turn + 1 : record.turn]:
+                tree.prompts[session].pass_over(passed)
             sent_tokens = self._hashed.sent_tokens(record.request_id) if self._hashed is not None else None
             prompt = tree.prompts[session].next(tree.turns[name][record.turn], tree.last.get(session), sent_tokens)
             tree.current[session] = (record.turn, prompt)

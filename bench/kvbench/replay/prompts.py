@@ -95,6 +95,15 @@ class SessionPrompts:
             messages[0] = _salted(messages[0], f"[{self._salt}] ")
         return Prompt(messages=messages, tools=context.tools, model=context.model, salt=self._salt, resent_bytes=resent)
 
+    def pass_over(self, turn: Turn) -> None:
+        """Go on to the session's next turn without sending it: it is a part of what comes after."""
+        context = self._context.next(turn)
+        self._had_tools = bool(context.tools)
+        if context.messages is not None:
+            self._previous_length = len(context.messages)
+        elif self._blocks is not None:
+            self._blocks.next(turn, context.hash_ids or (), context.kept, None)
+
     def _from_blocks(self, turn: Turn, context: Context, last: Record | None, text_tokens: int | None) -> Prompt:
         assert self._blocks is not None
         assert self._hashed is not None

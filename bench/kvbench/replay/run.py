@@ -36,7 +36,8 @@ from kvbench.replay.scraper import Scraper
 from kvbench.replay.sender import EndpointSender, thinking
 from kvbench.replay.settings import RunSettings
 from kvbench.replay.signals import signals
-from kvbench.runs.writer import RunWriter
+from kvbench.runs import agentx
+from kvbench.runs.writer import MEASURING, RunWriter
 from kvbench.traces.native import TraceFile
 
 TICK_S = 0.5
@@ -213,6 +214,7 @@ class _Replay:
         monitor = Monitor(self.clock.check_step)
         task = asyncio.ensure_future(runner.run())
         ticking = asyncio.ensure_future(self._tick(runner, monitor))
+        self._say_overridden()
         self.watcher.start()
         monitor.start()
 
@@ -242,6 +244,13 @@ class _Replay:
             await scraper.stop()
             self.warnings += scraper.warnings
         return health
+
+    def _say_overridden(self) -> None:
+        """Before a quarter of an hour is spent on a run that cannot be valid."""
+        info = self.writer.info
+        if self.plan.settings.rules is not None:
+            for reason in agentx.overridden(info.settings, info.endpoint, info.server):
+                self.watcher.say(f"not valid by the agentx rules: {reason}")
 
     def _max_in_flight(self) -> int | None:
         """What was asked for, but never more than the endpoint's own limit."""
@@ -282,6 +291,10 @@ class _Replay:
 
     def tree_ended(self, root_id: str, complete: bool) -> None:
         self.writer.event("tree_ended", self.clock.now_ns(), root_id=root_id, complete=complete)
+
+    def measuring(self, at_ns: int) -> None:
+        self.writer.event(MEASURING, at_ns, duration_s=self.plan.settings.duration_s)
+        self.watcher.say(f"warmed up: measuring for {self.plan.settings.duration_s:g} s from here on")
 
     def _balance(self, phase: str, totals: dict[str, str]) -> None:
         self.writer.event("balance", self.clock.now_ns(), phase=phase, totals=totals)
@@ -338,7 +351,7 @@ class _Replay:
             trace = trace | {"span_s": self.trace_s}
         if self.hashed is not None:
             trace = trace | {"prompts": self.hashed.described()}
-        return replace(
+        info = replace(
             self.writer.info,
             status=status,
             failure=failure,
@@ -350,6 +363,7 @@ class _Replay:
             warnings=(*self.endpoint.warnings, *self.account.warnings, *self.warnings, *self._budget_warnings()),
             balance=self.account.spent,
         )
+        return replace(info, rules=agentx.check(info, self.records))
 
     def _budget_warnings(self) -> list[Warning]:
         return [] if self.plan.budget is None else self.plan.budget.warnings()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from kvbench.errors import UsageError
+from kvbench.runs import agentx
 
 DEFAULT_LIVE_TREES = 8
 
@@ -18,7 +19,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     rate: root sessions per second of wall time. sessions: live root trees at all times. duration_s: no turn starts
     after it; with `rate` or `sessions` trees are used again until then. warmup: this many turns, the first to start,
     are recorded apart. max_in_flight and the endpoint's rate limit make turns wait; their wait is kept apart from
-    the client's own lag.
+    the client's own lag. rules: `agentx` opens the live trees at points inside the trace, and duration_s counts from
+    there; what else it fixes is in kvbench.runs.agentx.
     """
 
     time_scale: float = 1.0
@@ -34,6 +36,13 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     history: Literal["recorded", "live"] = "recorded"
     salt: Literal["run", "tree", "none"] = "run"
     output: Literal["recorded", "free"] = "recorded"
+    rules: Literal["agentx"] | None = None
+
+    @classmethod
+    def of(cls, **given: Any) -> RunSettings:
+        """Settings from what was given (None: not), the rest as the rules say, else the defaults; checked."""
+        told = {name: value for name, value in given.items() if value is not None}
+        return cls(**((agentx.FIXED if given.get("rules") == agentx.NAME else {}) | told)).check()
 
     @property
     def live_trees(self) -> int | None:
@@ -64,7 +73,25 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.rate_shape == "constant" and self.rate is None:
             raise UsageError("--rate-shape says how --rate arrives; there is no --rate", hint="add --rate R")
+        if self.rules is not None:
+            self._check_rules()
         return self
+
+    def _check_rules(self) -> None:
+        """What cannot be together with the rules; what only makes a run not valid is kvbench.runs.agentx's."""
+        if self.sessions is None or self.rate is not None:
+            raise UsageError("--rules agentx keeps N session trees live", hint="add --sessions N, without --rate")
+        if self.warmup:
+            raise UsageError(
+                "--warmup goes with other runs: by --rules agentx what comes before the start points is warm-up",
+                hint="leave --warmup out",
+            )
+        if self.history == "live":
+            raise UsageError(
+                "--history live goes with other runs: --rules agentx begins inside sessions, whose earlier answers "
+                "were never given",
+                hint="leave --history out",
+            )
 
 
 def _number(option: str, value: float | None, low: float, allowed: str, *, exclusive: bool = False) -> None:

@@ -29,6 +29,9 @@ EVENTS_FILE = "events.jsonl"
 TRACE_FILE = "trace.jsonl"
 EXPECTATIONS_FILE = "expectations.jsonl"
 
+MEASURING = "measuring"
+"""Kind of the event that opens the window of a run whose trees were opened at their start points."""
+
 SYNC_INTERVAL_S = 1.0
 
 _encoder = msgspec.json.Encoder()

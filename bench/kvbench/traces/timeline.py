@@ -8,6 +8,7 @@ turn.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from typing import NamedTuple
 
 from kvbench.model import Tree, Turn
@@ -22,13 +23,17 @@ class TimedTurn(NamedTuple):
     end_s: float
 
 
-def timeline(tree: Tree) -> list[TimedTurn]:
+def timeline(tree: Tree, max_pause_s: float | None = None) -> list[TimedTurn]:
     """All turns in the order in which they start. Of those that start together, one that is waited for comes first;
-    else they keep the order of the tree's sessions."""
+    else they keep the order of the tree's sessions. Pauses of more than max_pause_s are that long."""
     sessions = tree.sessions
+
+    def pause_s(turn: Turn) -> float:
+        return turn.delay_s if max_pause_s is None else min(turn.delay_s, max_pause_s)
+
     first = sessions[0].turns[0]
     if len(sessions) == 1:
-        return _chain(sessions[0].turns, tree.start_s + first.delay_s)
+        return _chain(sessions[0].turns, tree.start_s + pause_s(first), pause_s)
     number = {session.session_id: i for i, session in enumerate(sessions)}
     missing: dict[tuple[int, int], int] = {}
     waiting: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -43,7 +48,7 @@ def timeline(tree: Tree) -> list[TimedTurn]:
             for wait in waits:
                 waiting.setdefault(wait, []).append((i, turn.turn))
     freed_s: dict[tuple[int, int], float] = {}
-    ready = [(tree.start_s + first.delay_s, 0, 0)]
+    ready = [(tree.start_s + pause_s(first), 0, 0)]
     done: list[TimedTurn] = []
     while ready:
         start_s, i, at = heapq.heappop(ready)
@@ -53,7 +58,7 @@ def timeline(tree: Tree) -> list[TimedTurn]:
             freed_s[other] = max(freed_s.get(other, end_s), end_s)
             missing[other] -= 1
             if not missing[other]:
-                delay_s = sessions[other[0]].turns[other[1]].delay_s
+                delay_s = pause_s(sessions[other[0]].turns[other[1]])
                 heapq.heappush(ready, (freed_s[other] + delay_s, *other))
     return done
 
@@ -80,11 +85,11 @@ def recorded_timeline(tree: Tree) -> list[TimedTurn] | None:
     return sorted(turns, key=lambda timed: timed.start_s)
 
 
-def _chain(turns: tuple[Turn, ...], start_s: float) -> list[TimedTurn]:
+def _chain(turns: tuple[Turn, ...], start_s: float, pause_s: Callable[[Turn], float]) -> list[TimedTurn]:
     done = []
     for turn in turns:
         if turn.turn:
-            start_s += turn.delay_s
+            start_s += pause_s(turn)
         end_s = start_s + _e2e_s(turn)
         done.append(TimedTurn(start_s, 0, turn.turn, end_s))
         start_s = end_s

@@ -130,3 +130,10 @@ def test_order_is_that_of_time_whatever_the_zone() -> None:
     assert reasons(base, new) == []
     base[0] = made("B0", started_at=None)
     assert any("--allow-order" in text for text in reasons(base, new))
+
+
+def test_other_rules_cannot_be_declared() -> None:
+    base, new = sides(facts=FACTS)[0], sides(facts=FACTS | {"settings.rules": "agentx"})[1]
+    for treatments in ((), ("settings.rules",), ("settings",)):
+        found = reasons(base, new, *treatments)
+        assert found == ["some runs were made by the agentx rules and others were not: they measure different things"]

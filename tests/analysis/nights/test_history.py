@@ -62,6 +62,8 @@ def test_what_was_changed_afterwards_or_is_not_whole_is_left_out_with_its_reason
     changed.write_bytes(changed.read_bytes().replace(b"s00", b"s99"))
     make_run(tmp_path, "x-incomplete", 5, status="interrupted")
     make_run(tmp_path, "y-degraded", 9, trust=Trust(verdict="degraded", reasons=("send lag",)))
+    settings = {"rules": "agentx", "time_scale": 1.0}
+    make_run(tmp_path, "z-invalid", 12, settings=settings)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "night.json").write_text("{")
     found = history(tmp_path)
@@ -69,6 +71,7 @@ def test_what_was_changed_afterwards_or_is_not_whole_is_left_out_with_its_reason
     assert reasons["n00-1"] == "its records are not those that the night wrote"
     assert "INCOMPLETE" in reasons["x-incomplete"]
     assert "degraded" in reasons["y-degraded"]
+    assert reasons["z-invalid"].startswith("is not valid by the agentx rules: window not set < 900 s")
     assert "not a night" in reasons["broken"]
     assert [night["runs"] for key in found["keys"] for night in key["nights"]] == [2]
 

@@ -14,7 +14,7 @@ import pandas as pd
 from kvbench.analysis.compare.pairs import TIMES, Pairs, Side, pair
 from kvbench.analysis.compare.resample import LEVEL, changes_of, mean_change
 from kvbench.analysis.gate.evidence import Evidence, from_run
-from kvbench.analysis.gate.validity import FAILED_LIMIT
+from kvbench.analysis.gate.validity import FAILED_LIMIT, OTHER_RULES
 from kvbench.analysis.measured import Measured
 from kvbench.analysis.metrics import BY_WORD, METRICS
 from kvbench.errors import RefusedError
@@ -38,6 +38,7 @@ def compare(base: Sequence[Path], new: Sequence[Path]) -> dict[str, Any]:
     before one believes it. RefusedError where nothing can be compared.
     """
     sides = ([from_run(path) for path in base], [from_run(path) for path in new])
+    _refuse_by_rules([*sides[0], *sides[1]])
     before, after = ([run.measured for run in side if run.measured is not None] for side in sides)
     for run in (*sides[0], *sides[1]):
         if not run.completed:
@@ -64,6 +65,19 @@ def compare(base: Sequence[Path], new: Sequence[Path]) -> dict[str, Any]:
         "changed": _changed(sides),
         "notes": _notes(sides, pairs),
     }
+
+
+def _refuse_by_rules(runs: Sequence[Evidence]) -> None:
+    """RefusedError for a run that is not valid by the rules it was made by, and for one that was made by others."""
+    for run in runs:
+        if run.rules is not None and not run.rules.valid:
+            why = "; ".join(run.rules.reasons)
+            raise RefusedError(
+                f"{run.label} is not valid by the {run.rules.name} rules: {why}",
+                hint=f"kvbench show {run.label} shows its figures alone",
+            )
+    if len({None if run.rules is None else run.rules.name for run in runs}) > 1:
+        raise RefusedError(OTHER_RULES, hint="compare runs that were made by the same rules")
 
 
 def _row(word: str, stat: str | None, base: float | None, new: float | None, **more: Any) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from kvbench.analysis.measured import Measured, measured
 from kvbench.analysis.metrics import Metric, statistic
 from kvbench.analysis.slo import Slo
 from kvbench.analysis.summary import summarise
-from kvbench.model import RunInfo
+from kvbench.model import RulesCheck, RunInfo
+from kvbench.runs import agentx
 from kvbench.runs.reader import Run, load_run, status_text
 
 Tokens = tuple[int | None, int | None]
@@ -48,6 +49,7 @@ class Evidence:
     problems: tuple[str, ...] = ()
     url: str | None = None
     """Of the server, where two runs at a time would disturb each other."""
+    rules: RulesCheck | None = None
     measured: Measured | None = field(default=None, repr=False)
 
     @property
@@ -70,6 +72,7 @@ def from_run(path: Path, slos: tuple[Slo, ...] = ()) -> Evidence:
         )
     }
     simulated = run.info.endpoint.get("simulated") is not None
+    rules = run.info.rules or agentx.check(run.info, run.records)
     return Evidence(
         label=run.info.run_id,
         source="kvbench",
@@ -88,7 +91,8 @@ def from_run(path: Path, slos: tuple[Slo, ...] = ()) -> Evidence:
             for r in run.records
             if r.clock.end is not None
         ),
-        problems=tuple(_problems(run)),
+        problems=tuple(_problems(run, rules)),
+        rules=rules,
         url=None if simulated else run.info.endpoint.get("url"),
         measured=ran,
     )
@@ -140,7 +144,7 @@ def moment(text: str | None) -> datetime | None:
     return at if at is not None and at.tzinfo is not None else None
 
 
-def _problems(run: Run) -> list[str]:
+def _problems(run: Run, rules: RulesCheck | None) -> list[str]:
     found = []
     status = status_text(run.info, run.path)
     if status != "done":
@@ -149,6 +153,8 @@ def _problems(run: Run) -> list[str]:
     trust = run.info.trust or summarise(run).trust
     if trust.verdict != "ok":
         found.append(f"is degraded: {'; '.join(trust.reasons)}")
+    if rules is not None and not rules.valid:
+        found.append(f"is not valid by the {rules.name} rules: {'; '.join(rules.reasons)}")
     return found
 
 

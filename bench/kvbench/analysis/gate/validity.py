@@ -20,6 +20,8 @@ SERVER_NUMBERS_LIMIT = 0.01
 ORDER_LIMIT = 0.25
 """|mean rank of new - mean rank of base| / (runs / 2): 1 for AABB, 0 for ABBA, 0.2 for ABAB of 5 + 5. A drift over all
 runs biases the comparison by about half of this share of it."""
+RULES_FACT = "settings.rules"
+OTHER_RULES = "some runs were made by the agentx rules and others were not: they measure different things"
 _SHOWN = 6
 
 
@@ -108,6 +110,9 @@ def _facts(base: Sequence[Evidence], new: Sequence[Evidence], treatments: Sequen
             yield f"{treatment.field} of the new runs is {_value(got)}, not {treatment.value} as declared"
     shown = 0
     for name in sorted(differ):
+        if name == RULES_FACT:
+            yield OTHER_RULES
+            continue
         declared = any(treatment.covers(name) for treatment in treatments)
         if name.startswith("trace."):
             if name == "trace.sha256":

@@ -121,6 +121,8 @@ def _usable(run: Stored, since: date | None) -> bool:
         return False
     if run.info.trust is None or run.info.trust.verdict != "ok":
         return False
+    if run.info.rules is not None and not run.info.rules.valid:
+        return False
     if run.night is not None and (run.night.verdict in (None, "fail", "refused")):
         return False
     at = moment(run.info.started_at)
@@ -190,9 +192,11 @@ def _values(stored: Stored) -> dict[str, float | None]:
     status = status_text(run.info, run.path)
     if status != "done":
         raise InputError(f"is {status}")
-    trust = summarise(run).trust
-    if trust.verdict != "ok":
-        raise InputError(f"is degraded: {'; '.join(trust.reasons)}")
+    summary = summarise(run)
+    if summary.trust.verdict != "ok":
+        raise InputError(f"is degraded: {'; '.join(summary.trust.reasons)}")
+    if summary.rules is not None and not summary.rules.valid:
+        raise InputError(f"is not valid by the {summary.rules.name} rules: {'; '.join(summary.rules.reasons)}")
     ran = measured(run)
     return {metric_name(word, stat): statistic(ran, BY_WORD[word].name, stat) for word, stat in SERIES}
 
