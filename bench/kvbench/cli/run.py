@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from kvbench.cli.endpoint import EndpointOption, in_event_loop, opened_endpoint
+from kvbench.cli.max_cost import price_list, spending_limit
 from kvbench.cli.trace_options import FormatOption, NestedOption, TraceArgument
 from kvbench.errors import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_OK, UsageError
 
@@ -125,19 +126,7 @@ def _budget(max_cost: str | None, prices: list[str] | None, output: str) -> Budg
         return None
     if output == "free":
         raise UsageError("--max-cost needs answers with a bound, and --output free has none", hint="leave one out")
-    from decimal import Decimal, InvalidOperation
-
-    from kvbench.prices.load import bundled_books, load_book
-    from kvbench.prices.pricing import PriceList
-    from kvbench.replay.budget import Budget
-
-    try:
-        limit = Decimal(max_cost)
-    except InvalidOperation:
-        limit = Decimal(0)
-    if not limit.is_finite() or limit <= 0:
-        raise UsageError(f"--max-cost {max_cost}: not an amount above 0", hint="as --max-cost 2.50")
-    return Budget(PriceList([load_book(name) for name in prices or bundled_books()]), limit)
+    return spending_limit(max_cost, price_list(prices))
 
 
 def _model_map(pairs: Iterable[str]) -> dict[str, str]:

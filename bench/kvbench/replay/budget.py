@@ -8,10 +8,10 @@ price where there is one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -153,13 +153,42 @@ class Budget:
                 "--max-cost: a turn says no output length, so nothing bounds what its answer costs",
                 hint="a trace with output_tokens on every turn, and --output recorded, can be bounded",
             )
+        worst = self._per_token(model, tokens)
+        return total((product(worst.input, tokens), product(worst.output, output)))
+
+    def check(self, model: str | None) -> None:
+        """ConfigError where a request to this model would have no bound."""
+        self._per_token(model, 1)
+
+    def _per_token(self, model: str | None, input_tokens: int) -> WorstPrice:
         try:
-            row = self._prices.find(model, self._now(), Usage(input_tokens=tokens)).row
+            return worst_per_token(self._prices, model, [self._now()], [input_tokens])
         except CannotPrice as error:
             raise ConfigError(
                 f"--max-cost: {error.why}", hint="--prices BOOK names another book; kvbench prices lists them"
             ) from None
-        return total((product(_dearest(row, _INPUT), PER_M, tokens), product(_dearest(row, _OUTPUT), PER_M, output)))
+
+
+class WorstPrice(NamedTuple):
+    """Most that a token can cost, in `currency` by the book named."""
+
+    input: Decimal
+    output: Decimal
+    currency: str
+    book: str
+
+
+def worst_per_token(
+    prices: PriceList, model: str | None, moments: Sequence[datetime], input_tokens: Sequence[int]
+) -> WorstPrice:
+    """The dearest price of prompts of such lengths at any of the moments: no hits, peak hours. Raises CannotPrice."""
+    found = [prices.find(model, moment, Usage(input_tokens=tokens)) for moment in moments for tokens in input_tokens]
+    return WorstPrice(
+        product(max(_dearest(each.row, _INPUT) for each in found), PER_M),
+        product(max(_dearest(each.row, _OUTPUT) for each in found), PER_M),
+        found[0].row.currency,
+        found[0].book.name,
+    )
 
 
 _INPUT = ("miss", "hit", "write_5m", "write_1h", "image")

@@ -19,6 +19,7 @@ import msgspec
 
 from kvbench.model import Record
 from kvbench.replay.probes.probe import Prober, Stopped
+from kvbench.replay.probes.taking import Takes
 
 GRAIN_LENGTHS = (565, 985)
 """Floors of (length - 1) in blocks of 16 to 256 tokens have nothing but the block in common."""
@@ -85,12 +86,16 @@ class CapacityProbe:
         seconds = [s for r in first if (s := _ttft_s(r)) is not None]
         tokens = sum(r.usage.input_tokens or r.wanted_input_tokens or 0 for r in first)
         speed = tokens / sum(seconds) if sum(seconds) > 0 else math.inf
-        budget = prober.plan.budget
-        most = budget.tokens if budget.tokens is not None else int(speed * budget.hours * 3600)
-        return prober.plan.confirm(
-            f"capacity: at most {budget.requests:,} requests, {most:,} prompt tokens and {budget.hours:g} h (short "
-            f"prompts were read at {speed:,.0f} tokens/s); it needs about five times what the cache holds, one token "
-            "of output a request; what is billed is those tokens at the endpoint's prices, up to half of them cached"
+        budget, longest = prober.plan.budget, prober.most_input_tokens
+        return prober.agreed(
+            Takes(
+                requests=budget.requests,
+                input_tokens=int(min(budget.requests * longest, speed * budget.hours * 3600)),
+                longest_tokens=longest,
+                output_tokens=budget.requests,
+                hours=budget.hours,
+                note=f"it needs some five times what the cache holds; short prompts took 1 s for {speed:,.0f} tokens",
+            )
         )
 
     async def _scout(self, prober: Prober) -> int | None:

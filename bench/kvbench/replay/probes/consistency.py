@@ -6,6 +6,7 @@ import msgspec
 
 from kvbench.errors import UsageError
 from kvbench.replay.probes.probe import Prober
+from kvbench.replay.probes.taking import Takes
 
 
 class ConsistencyDesign(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,9 +34,14 @@ class ConsistencyProbe:
         salted = prober.endpoint.salt_field
         length = min(design.input_tokens, prober.most_input_tokens - design.output_tokens)
         requests = 3 * design.prompts + 1
-        if not prober.plan.confirm(
-            f"consistency: {requests} requests, {requests * length:,} prompt tokens, up to "
-            f"{requests * design.output_tokens:,} of output"
+        if not prober.agreed(
+            Takes(
+                requests=requests,
+                input_tokens=requests * length,
+                longest_tokens=length,
+                output_tokens=requests * design.output_tokens,
+                hours=prober.plan.budget.hours,
+            )
         ):
             return
         greedy = {"temperature": 0.0}

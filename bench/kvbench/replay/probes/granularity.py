@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvbench.replay.probes.probe import Prober
+from kvbench.replay.probes.taking import Takes
 
 BASE_TOKENS = 2_305
 SHARED = (1, 16, 17, 33, 64, 65, 100, 128, 129, 150, 200, 256, 257, 300, 400, 513, 700, 1024, 1025, 1153, 1500, 2049)
@@ -22,8 +23,15 @@ class GranularityProbe:
         again = [n for n in AGAIN if n <= longest]
         requests = 2 + len(shared) + 2 * len(again)
         tokens = 2 * longest + sum(n + TAIL_TOKENS for n in shared) + 2 * sum(again)
-        if not prober.plan.confirm(
-            f"granularity: {requests} requests, {tokens:,} prompt tokens, one token of output each; about a minute"
+        if not prober.agreed(
+            Takes(
+                requests=requests,
+                input_tokens=tokens,
+                longest_tokens=longest,
+                output_tokens=requests,
+                hours=prober.plan.budget.hours,
+                note="about a minute",
+            )
         ):
             return
         await prober.ask("base/0", "prime", longest)

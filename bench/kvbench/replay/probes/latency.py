@@ -9,6 +9,7 @@ import msgspec
 
 from kvbench.errors import UsageError
 from kvbench.replay.probes.probe import Prober
+from kvbench.replay.probes.taking import Takes
 
 COLD_SHARE = 0.25
 LEAST_TOKENS = 128
@@ -45,12 +46,18 @@ class LatencyProbe:
         cells = [self._cell(rng, i, most) for i in range(self._design.cells)]
         order = [(i, repeat) for i in range(len(cells)) for repeat in range(self._design.repeats)]
         rng.shuffle(order)
-        hours = prober.plan.budget.hours
         hot = sum(1 for i, _ in order if cells[i][1])
         uncached_tokens, cached_tokens = (sum(cells[i][part] for i, _ in order) for part in (0, 1))
-        if not prober.plan.confirm(
-            f"latency: {len(order) + hot} requests, {uncached_tokens + 2 * cached_tokens:,} prompt tokens "
-            f"({uncached_tokens:,} of them surely uncached), one token of output each; at most {hours:g} h"
+        requests = 2 + len(order) + hot
+        if not prober.agreed(
+            Takes(
+                requests=requests,
+                input_tokens=LEAST_TOKENS + most + uncached_tokens + 2 * cached_tokens,
+                longest_tokens=most,
+                output_tokens=requests,
+                hours=prober.plan.budget.hours,
+                note=f"{uncached_tokens:,} of the tokens surely uncached",
+            )
         ):
             return
         await prober.ask("warm/0", "prime", LEAST_TOKENS)

@@ -16,6 +16,7 @@ import msgspec
 from kvbench.errors import UsageError
 from kvbench.model import Record
 from kvbench.replay.probes.probe import Prober, Stopped
+from kvbench.replay.probes.taking import Takes
 
 REQUESTS = (1, 2, 4)
 SCALES = (1, 2, 4)
@@ -125,9 +126,14 @@ class OccupancyProbe:
     def _agreed(self, prober: Prober, plan: list[tuple[int, int, int]]) -> bool:
         requests = sum(n for n, _, _ in plan)
         prompt, output = (sum(n * cell[i] for n, *cell in plan) for i in (0, 1))
-        hours = prober.plan.budget.hours
-        return prober.plan.confirm(
-            f"occupancy: {requests} requests, up to {max(REQUESTS)} at a time, about {prompt:,} prompt tokens and "
-            f"{output:,} of output; at most {hours:g} h; the server's metrics are read some {1 / INTERVAL_S:.0f} times "
-            "a second"
+        return prober.agreed(
+            Takes(
+                requests=requests,
+                input_tokens=prompt,
+                longest_tokens=max(length for _, length, _ in plan),
+                output_tokens=output,
+                hours=prober.plan.budget.hours,
+                note=f"up to {max(REQUESTS)} requests at a time; the server's metrics are read some "
+                f"{1 / INTERVAL_S:.0f} times a second",
+            )
         )

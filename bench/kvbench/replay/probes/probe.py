@@ -22,10 +22,13 @@ from kvbench.endpoints.metrics import ServerMetrics
 from kvbench.endpoints.profile import EndpointProfile
 from kvbench.errors import FailedError, KvbenchError, UsageError
 from kvbench.model import Api, Record, Request, RunInfo, Warning
+from kvbench.prices.pricing import PriceList
+from kvbench.replay.budget import Budget as Spending
 from kvbench.replay.environment import environment
 from kvbench.replay.judged import judged
 from kvbench.replay.monitor import ClientHealth, Monitor
 from kvbench.replay.probes.prompts import ProbePrompts
+from kvbench.replay.probes.taking import Takes, cost_sentence
 from kvbench.replay.scraper import Scraper
 from kvbench.replay.signals import signals
 from kvbench.runs.writer import RunWriter
@@ -57,7 +60,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 @dataclass(frozen=True)
 class ProbePlan:
     """name: of the experiment. settings: its resolved options, for run.json. confirm: is shown what the experiment
-    will take at most, and says whether to go on."""
+    will take at most, and says whether to go on. prices: what that is put in money by; spending: a limit on it."""
 
     name: str
     profile: EndpointProfile
@@ -66,6 +69,8 @@ class ProbePlan:
     out_dir: Path
     confirm: Callable[[str], bool]
     say: Callable[[str], None]
+    prices: PriceList
+    spending: Spending | None = None
     model: str | None = None
     command: tuple[str, ...] = ()
     simulated: dict[str, Any] | None = None
@@ -107,6 +112,28 @@ class Prober:
     def most_input_tokens(self) -> int:
         """Longest prompt that fits beside a token of output and the little by which a text's length may be off."""
         return (self.info.max_model_len or 8_192) - 64
+
+    def agreed(self, takes: Takes) -> bool:
+        """Say what it will take, the budget's limits applied, and ask whether to go on."""
+        plan, budget = self.plan, self.plan.budget
+        most = replace(
+            takes,
+            requests=min(takes.requests, budget.requests),
+            input_tokens=min([takes.input_tokens, *([budget.tokens] if budget.tokens is not None else [])]),
+            hours=None if takes.hours is None else min(takes.hours, budget.hours),
+        )
+        told = [
+            f"{plan.name}: {most.sentence()}",
+            cost_sentence(
+                most, plan.prices, self.info.model, as_ids=self._prompts is not None and self._prompts.as_ids
+            ),
+        ]
+        if plan.spending is not None:
+            limit = plan.spending.described()
+            told.append(f"it stops before {limit['currency']} {limit['amount']} can have been passed (--max-cost)")
+        if self._prompts is None or not self._prompts.exact:
+            told.append("lengths are as planned, since the endpoint's tokenizer is not known")
+        return plan.confirm("; ".join(told))
 
     def room(self, requests: int, tokens: int) -> bool:
         """Whether so much more fits into the budget of requests and tokens."""
@@ -168,27 +195,36 @@ class Prober:
         self.requests += 1
         self.tokens += tokens
         turn = self._turns[name] = self._turns.get(name, -1) + 1
-        now = self._clock.now_ns()
-        record = await self.endpoint.send(
-            Request(
-                request_id=f"{name}.{role}" if role != "again" else f"{name}.again{turn}",
-                session_id=name,
-                root_id=name,
-                turn=turn,
-                body=dict(body),
-                api=api,
-                scheduled_ns=now,
-                due_ns=now,
-                wanted_output_tokens=output_tokens,
-                wanted_input_tokens=wanted,
-            )
+        request = Request(
+            request_id=f"{name}.{role}" if role != "again" else f"{name}.again{turn}",
+            session_id=name,
+            root_id=name,
+            turn=turn,
+            body=dict(body),
+            api=api,
+            wanted_output_tokens=output_tokens,
+            wanted_input_tokens=wanted,
         )
+        record = await self._spend(request)
         self._writer.record(record)
         self.records.append(replace(record, clock=replace(record.clock, chunks=[]), usage_raw=None))
         if may_be_refused and 400 <= (record.http_status or 0) < 500:
             return record
         if not record.ok:
             raise Stopped(f"request {record.request_id} failed: {record.error_class}: {record.error_message}")
+        return record
+
+    async def _spend(self, request: Request) -> Record:
+        """Stopped where it might cost more than is left."""
+        spending = self.plan.spending
+        reserved = None if spending is None else await spending.reserve(request.body)
+        if spending is not None and reserved is None:
+            limit = spending.described()
+            raise Stopped(f"the budget of {limit['currency']} {limit['amount']} is spent (--max-cost)")
+        now = self._clock.now_ns()
+        record = await self.endpoint.send(replace(request, scheduled_ns=now, due_ns=now))
+        if spending is not None and reserved is not None:
+            spending.settle(reserved, record)
         return record
 
     @property
@@ -235,6 +271,9 @@ async def run_probe(plan: ProbePlan, experiment: Experiment) -> Path:
     endpoint = await Endpoint.open(plan.profile, clock)
     try:
         info = await endpoint.discover(plan.model)
+        if plan.spending is not None:
+            plan.spending.zero_unix_ns = clock.realtime_shift_ns
+            plan.spending.check(info.model)
         with _writer(plan, info) as writer:
             await _Probing(plan, endpoint, info, clock, writer, experiment).run()
             return writer.dir
@@ -254,7 +293,12 @@ def _writer(plan: ProbePlan, info: EndpointInfo) -> RunWriter:
             command=plan.command,
             endpoint=plan.profile.safe_dict() | ({"simulated": plan.simulated} if plan.simulated else {}),
             server=msgspec.to_builtins(info),
-            settings={"probe": plan.name, **plan.settings, "budget": msgspec.to_builtins(plan.budget)},
+            settings={
+                "probe": plan.name,
+                **plan.settings,
+                "budget": msgspec.to_builtins(plan.budget)
+                | ({} if plan.spending is None else {"max_cost": plan.spending.described()}),
+            },
             environment=environment(),
         ),
     )
@@ -339,8 +383,11 @@ class _Probing:
             wall_s=(self.clock.now_ns() - began_ns) / 1e9,
             own_error=error,
             trust=trust,
-            warnings=(*self.endpoint.warnings, *self.warnings),
+            warnings=(*self.endpoint.warnings, *self.warnings, *self._spending_warnings()),
         )
+
+    def _spending_warnings(self) -> list[Warning]:
+        return [] if self.plan.spending is None else self.plan.spending.warnings()
 
 
 def _utc_now() -> str:

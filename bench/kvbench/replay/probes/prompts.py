@@ -51,6 +51,11 @@ class ProbePrompts:
         check_trial(expected, await endpoint.tokenize_text(text) or [], "the server's /tokenize")
         return cls(run_id, BlockText(palette), as_ids=as_ids, counted_by="the server's /tokenize")
 
+    @property
+    def exact(self) -> bool:
+        """Whether lengths are counted by the endpoint's tokenizer, or one that was named."""
+        return self._blocks is not None
+
     def content(self, name: str, tokens: int, *, extends: str | None = None, kept: int = 0) -> dict[str, Any]:
         """`messages` or `prompt` for Endpoint.build_body: `tokens` tokens, with the chat template's.
 

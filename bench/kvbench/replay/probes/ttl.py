@@ -13,6 +13,7 @@ import msgspec
 from kvbench.errors import UsageError
 from kvbench.model import Record
 from kvbench.replay.probes.probe import Prober
+from kvbench.replay.probes.taking import Takes
 
 FIRST_AGES = 12
 AGES = 8
@@ -47,9 +48,15 @@ class TtlProbe:
         design = self._design
         most = 2 * (FIRST_AGES + AGES * (design.passes - 1) + len(BELOW) + len(ABOVE))
         hours = design.max_age_s * (design.passes + ABOVE[-1]) / 3600
-        if not prober.plan.confirm(
-            f"ttl: at most {most} requests, {most * design.input_tokens:,} prompt tokens and {hours:.2g} h, nearly all "
-            "of it waiting"
+        if not prober.agreed(
+            Takes(
+                requests=most,
+                input_tokens=most * design.input_tokens,
+                longest_tokens=design.input_tokens,
+                output_tokens=most,
+                hours=hours,
+                note="nearly all of it waiting",
+            )
         ):
             return
         ratio = design.max_age_s / design.min_age_s

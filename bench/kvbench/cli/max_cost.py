@@ -1,0 +1,36 @@
+"""--prices and --max-cost, which more than one command has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING
+
+from kvbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvbench.prices.pricing import PriceList
+    from kvbench.replay.budget import Budget
+
+
+def price_list(names: Sequence[str] | None) -> PriceList:
+    """The books named, else all that are bundled."""
+    from kvbench.prices.load import bundled_books, load_book
+    from kvbench.prices.pricing import PriceList
+
+    return PriceList([load_book(name) for name in names or bundled_books()])
+
+
+def spending_limit(max_cost: str | None, prices: PriceList) -> Budget | None:
+    """UsageError for what is no amount above 0."""
+    if max_cost is None:
+        return None
+    from kvbench.replay.budget import Budget
+
+    try:
+        limit = Decimal(max_cost)
+    except InvalidOperation:
+        limit = Decimal(0)
+    if not limit.is_finite() or limit <= 0:
+        raise UsageError(f"--max-cost {max_cost}: not an amount above 0", hint="as --max-cost 2.50")
+    return Budget(prices, limit)
