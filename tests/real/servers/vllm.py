@@ -18,6 +18,8 @@ from .models import tiny_model
 from .serve import Server, free_port, running
 
 MODEL = "tiny"
+LAYERS, KV_HEADS, HEAD_DIM, WINDOW = 2, 2, 32, 512
+"""As tiny_model.py has them, which needs a package that is only in vLLM's own environment."""
 KV_BYTES_PER_TOKEN = 512
 MIB = 1 << 20
 START_TIMEOUT_S = 300.0
@@ -47,9 +49,21 @@ class VllmSettings:
 
     @property
     def bytes_per_token(self) -> int:
-        """What a token takes in every layer that keeps all tokens."""
-        bytes_each = 1 if self.kv_cache_dtype.startswith("fp8") else {"bfloat16": 2, "float32": 4}[self.dtype]
-        return KV_BYTES_PER_TOKEN // 2 * bytes_each
+        """What a token takes in the layers that keep all tokens: both of the tiny model, one of `tiny-window`."""
+        return self._layer_bytes * (1 if self.model == "tiny-window" else LAYERS)
+
+    @property
+    def bytes_per_session(self) -> int:
+        """What a session longer than the window takes besides: the blocks that hold the window's last tokens."""
+        if self.model != "tiny-window":
+            return 0
+        return -(-(WINDOW - 1) // self.block_size) * self.block_size * self._layer_bytes
+
+    @property
+    def _layer_bytes(self) -> int:
+        """Of a token in one layer."""
+        size = 1 if self.kv_cache_dtype.startswith("fp8") else {"bfloat16": 2, "float32": 4}[self.dtype]
+        return 2 * KV_HEADS * HEAD_DIM * size
 
     @property
     def capacity_tokens(self) -> int:
