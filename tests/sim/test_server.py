@@ -174,6 +174,13 @@ def test_units_may_be_what_a_vllm_hits() -> None:
         assert cached(client, common) == 0
 
 
+def test_a_server_may_keep_its_metrics_to_itself() -> None:
+    for told, status in ((True, 200), (False, 404)):
+        with tiny(tells_metrics=told) as client:
+            assert client.get("/metrics").status_code == status
+            assert client.get("/v1/models").status_code == 200
+
+
 # ---- shape of what is said
 
 

@@ -225,6 +225,9 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     fault_cached_logprob: Annotated[
         float, _is("nats", "Log probabilities of answers to prompts with a hit are lower by this.", ge=0, le=100)
     ] = 0.0
+    tells_metrics: Annotated[
+        bool, _is(_SWITCH, "GET /metrics is answered (dialect vllm); false: with 404, as where it is not exposed.")
+    ] = True
     thinking_tokens: Annotated[
         int, _is("tokens", "Reasoning before an answer, unless a request disables it (dialect deepseek).", ge=0)
     ] = 0

@@ -22,16 +22,18 @@ class VllmService(Service):
     """Speaks as vLLM's OpenAI-compatible server does."""
 
     def _dialect_routes(self) -> dict[str, tuple[str, Route]]:
-        return {
+        routes: dict[str, tuple[str, Route]] = {
             "/health": ("GET", lambda _, connection: connection.respond(200, b"")),
             "/version": ("GET", self._version),
-            "/metrics": ("GET", self._render_metrics),
             "/v1/models": ("GET", self._models),
             "/v1/chat/completions": ("POST", lambda *args: self._generate(plan_chat, *args)),
             "/v1/completions": ("POST", lambda *args: self._generate(plan_completion, *args)),
             "/tokenize": ("POST", self._render_tokens),
             "/reset_prefix_cache": ("POST", self._reset),
         }
+        if self._preset.tells_metrics:
+            routes["/metrics"] = ("GET", self._render_metrics)
+        return routes
 
     def _needs_key(self, path: str) -> bool:
         return path.startswith("/v1/")
