@@ -58,8 +58,8 @@ def test_a_pool_that_others_use_is_refused(kvbench: Kvbench, tmp_path: Path) -> 
     assert done.returncode == 3
     report = json.loads(done.stdout)
     assert not report["estimates"]
-    assert report["misfit"]["share"] > report["misfit"]["limit"]
-    assert report["misfit"]["causes"]
+    assert "others use the cache" in report["refusals"][0]["reason"]
+    assert report["misfit"]["causes"] == ["other traffic on the cache"]
 
 
 def test_a_run_without_pressure_gives_a_bound_alone(kvbench: Kvbench, tmp_path: Path) -> None:

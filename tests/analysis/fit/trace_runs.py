@@ -40,7 +40,8 @@ class Cache:
                 continue
             self.held[block] = None
             self.held.move_to_end(block)
-        while len(self.held) > self.blocks:
+        # what the request has beyond whole blocks takes one too, while it runs
+        while len(self.held) > self.blocks - (len(ids) % SIZE > 0):
             self.held.popitem(last=False)
         return hit * SIZE
 

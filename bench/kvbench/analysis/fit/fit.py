@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from kvbench.analysis.fit.consistency import fit_consistency
 from kvbench.analysis.fit.gauge import fit_gauge
 from kvbench.analysis.fit.granularity import fit_granularity
-from kvbench.analysis.fit.inversion import fit_trace
 from kvbench.analysis.fit.ramp import fit_capacity
+from kvbench.analysis.fit.trace import fit_trace
 from kvbench.analysis.fit.ttft import fit_latency
 from kvbench.analysis.fit.ttl import fit_ttl
 from kvbench.model import Estimate, FitReport

@@ -1,109 +1,180 @@
-"""Capacity from an ordinary run: the size of an LRU cache whose hits are nearest to those reported, request by request.
+"""Capacity by inversion: the size of an LRU cache whose hits are nearest to those reported, request by request.
 
 At capacity C request i hits min(most_i, sum over its runs of blocks of clip(C - above, 0, blocks)) blocks, exactly (see
-traces/curve); blocks held by requests that run at the time are no room for others. The estimate minimises
-sum |observed - predicted| over C. Its interval is that of a bootstrap over session trees, joined with the capacities
-that fit as well, a block at each end, and a tenth of the share of the cache that running requests hold, which is known
-no better. No figure is given where the best fit is still wrong by more than 0.5% of what was observed and what that
-tenth explains, or by more than 5% at all.
+traces/curve); blocks held by requests that run at the time are no room for others. Other traffic is allowed for: where
+it writes q blocks for each one that is computed here, a block that was last touched w computed blocks ago has q w more
+above it. The estimate minimises sum |observed - predicted| over C and q. As distance and w differ from block to block,
+q shows: a smaller cache and a shared one lose different blocks.
+
+The interval holds each C (at any q) whose errors are not larger than the best one's by more than their scatter over
+session trees allows. Where every reported hit is predicted to the block and no two requests overlapped nothing is left
+to chance: it then holds all C (at any q) that predict as well, and a block at each end.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kvbench.analysis.fit.served import Ints, Served, served
-from kvbench.model import Estimate, FitReport, Misfit, Refusal
-from kvbench.runs.reader import Run
+from kvbench.analysis.fit.served import Floats, Ints, Served
+from kvbench.traces.curve.hits import Order
 
 MISFIT_LIMIT = 0.05
 MISFIT_ALONE = 0.005
 """Limit where requests follow one another: an LRU cache is then predicted exactly, but for copies of aligned blocks."""
-FEWEST_MOVED = 10
 MOVED_BY = 0.1
-MISFIT_SEEN = 0.001
-"""Above it other explanations are tried: one that explains the hits twice as well is believed."""
-HEADS_FIRST = "eviction of heads before tails"
-MANY_PINNED = 0.25
-UNACCOUNTED = 0.1
+UNACCOUNTED = 0.05
 """Of what running requests hold: blocks that they share are counted once each, and a request that waits holds none."""
-COARSE, FINE = 160, 400
-BOOTSTRAPS = 400
-CAPACITY_PROBE = "kvbench probe capacity, on the endpoint with nothing else on it"
-
-Floats = NDArray[np.float64]
+OTHERS = (0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.065, 0.08, 0.1, 0.13, 0.17, 0.22, 0.3, 0.43, 0.6, 0.85)
+"""Blocks of other traffic for each own one that are tried: up to 46% of all."""
+COARSE, COARSE_OTHERS, FINE = 160, 60, 400
+TOLD_APART = 1.3
+"""Standard errors by which a fit has to be worse. Set so that nine of ten intervals hold the truth, on runs with 2 to 8
+requests at a time and up to 5% of other traffic (not those of reports/fit)."""
+HOPELESS = 0.02
+"""Of all that was observed: errors by which a coarse search has to be worse to end there."""
+CELLS = 4_000_000
+ROUNDING = 1e-9
+TIE = 0.5
+"""Tokens: sums of errors that differ by less are equal."""
 
 
 @dataclass(frozen=True)
 class Inverted:
-    """The fit: tokens, and what it rests on. moved: requests whose hit changes when the capacity does by 10%."""
+    """The fit, in tokens, and what it rests on. exact: every hit is predicted, and low and high are bounds; else they
+    are those of a 90% interval. others: (low, value, high) of blocks that others wrote for each own one. moved:
+    requests whose hit changes when the capacity does by 10%. tree_errors: tokens, of each session tree."""
 
     low: float
     value: float
     high: float
+    exact: bool
+    others: tuple[float, float, float]
     misfit: float
     limit: float
     moved: int
     requests: int
     overflowed: bool
     residuals: Ints
+    tree_errors: Floats
     at_least: int
 
 
 class Prediction:
-    """Hits of each known request at any capacity, in blocks."""
+    """Hits of each request at any capacity, in blocks."""
 
-    def __init__(self, what: Served, order: str = "leaf-first") -> None:
-        request, above, whole = what.bounds(order)  # type: ignore[arg-type]
-        self._request, self._above, self._blocks = request, above, whole - above
-        self._whole = whole
-        self._order = order
-        self._what = what
-        self.most_blocks = int(whole.max(initial=0))
+    def __init__(self, what: Served, order: Order = "leaf-first", others: float = 0.0) -> None:
+        request, self._above, self._whole = what.bounds(order, others)
+        self._blocks = what.runs.blocks
+        self._parts = order == "leaf-first"
+        self._most = what.most
+        # runs are in the order of requests
+        self._starts = np.flatnonzero(np.diff(request, prepend=-1))
+        self._request = request[self._starts]
+        self.most_blocks = int(np.ceil(self._whole.max(initial=0)))
 
     def blocks(self, capacity: float) -> Floats:
-        """Predicted hits of all requests, blocks."""
-        what = self._what
-        if self._order == "root-first":
-            runs = what.runs.blocks
-            got = np.where(capacity >= self._whole, runs, 0).astype(np.float64)
-        else:
-            got = np.clip(capacity - self._above, 0, self._blocks).astype(np.float64)
-        sums = np.bincount(self._request, got, len(what.most))
-        return np.minimum(np.floor(sums), what.most)
+        """Predicted hits of all requests at one capacity."""
+        hits: Floats = self.table(np.array([capacity]))[0]
+        return hits
+
+    def table(self, capacities: Floats) -> Floats:
+        """(capacities, requests)"""
+        at = capacities[:, None]
+        got = (
+            np.clip(at - self._above, 0, self._blocks)
+            if self._parts
+            else np.where(at >= self._whole, self._blocks, 0.0)
+        )
+        hits = np.zeros((len(capacities), len(self._most)))
+        hits[:, self._request] = np.add.reduceat(got, self._starts, axis=1)
+        return np.minimum(np.floor(hits + ROUNDING), self._most)
 
 
-def invert(what: Served, *, seed: int = 0, order: str = "leaf-first") -> Inverted | None:
-    """None where nothing reported can be held against a prediction: no hit is possible at any capacity."""
+@dataclass(frozen=True)
+class _Searched:
+    """Errors of each session tree, in tokens, at each capacity of a grid, in blocks, where others write so much."""
+
+    others: float
+    capacities: Floats
+    table: Floats
+    least: float
+
+
+class _Search:
+    def __init__(self, what: Served, order: Order) -> None:
+        self._what, self._order = what, order
+        known = np.flatnonzero(what.known)
+        self._known = known[np.argsort(what.root[known], kind="stable")]
+        self._observed = what.observed[self._known]
+        self._trees = np.flatnonzero(np.diff(what.root[self._known], prepend=-1))
+
+    def alone(self) -> _Searched:
+        prediction = Prediction(self._what, self._order)
+        smallest = max(1.0, float(self._what.runs.depth.max()) * 0.25)
+        best, _ = self._coarse(prediction, smallest, prediction.most_blocks * 1.05 + 2, COARSE)
+        return self._fine(prediction, 0.0, best)
+
+    def shared(self, others: float, capacity: float, least: float) -> _Searched | None:
+        """capacity, least: where there is no other traffic, the best and its errors. None: so much worse than those
+        that nothing more need be known."""
+        prediction = Prediction(self._what, self._order, others)
+        best, errors = self._coarse(prediction, capacity * 0.9, capacity * 1.2 * (1 + others), COARSE_OTHERS)
+        if errors > 2 * least + HOPELESS * float(self._observed.sum()):
+            return None
+        return self._fine(prediction, others, best)
+
+    def _coarse(self, prediction: Prediction, low: float, high: float, count: int) -> tuple[float, float]:
+        grid = np.unique(np.round(np.geomspace(low, high, count)))
+        sums = self._errors(prediction, grid).sum(axis=1)
+        at = int(sums.argmin())
+        return float(grid[at]), float(sums[at])
+
+    def _fine(self, prediction: Prediction, others: float, best: float) -> _Searched:
+        fine = np.unique(np.round(np.linspace(best / 1.2, best * 1.2 + 2, FINE)))
+        table = self._errors(prediction, fine)
+        return _Searched(others, fine, table, float(table.sum(axis=1).min()))
+
+    def _errors(self, prediction: Prediction, capacities: Floats) -> Floats:
+        """(capacities, trees), a few capacities at a time."""
+        at_a_time = max(1, CELLS // max(1, len(self._what.runs.request)))
+        parts = []
+        for start in range(0, len(capacities), at_a_time):
+            hits = prediction.table(capacities[start : start + at_a_time])[:, self._known]
+            errors = np.abs(self._observed - hits * self._what.block_size)
+            parts.append(np.add.reduceat(errors, self._trees, axis=1))
+        return np.concatenate(parts)
+
+
+def invert(what: Served, *, order: Order = "leaf-first", shared: bool = True) -> Inverted | None:
+    """None where nothing reported can be held against a prediction: no hit is possible at any capacity.
+
+    shared False: other traffic is not allowed for.
+    """
     known = what.known
     prediction = Prediction(what, order)
     if not known.any() or prediction.most_blocks == 0:
         return None
-    observed = what.observed[known]
-    size = what.block_size
-
-    def errors(capacity: float) -> Floats:
-        return np.abs(observed - prediction.blocks(capacity)[known] * size)
-
-    def tree_errors(grid: Floats) -> Floats:
-        return np.stack([np.bincount(what.root[known], errors(c), what.roots) for c in grid])
-
-    smallest = max(1.0, float(what.runs.depth.max()) * 0.25)
-    coarse = np.unique(np.round(np.geomspace(smallest, prediction.most_blocks * 1.05 + 2, COARSE)))
-    best = float(coarse[int(tree_errors(coarse).sum(axis=1).argmin())])
-    fine = np.unique(np.round(np.linspace(best / 1.2, best * 1.2 + 2, FINE)))
-    table = tree_errors(fine)
-    total = table.sum(axis=1)
-    least = float(total.min())
-    equal = fine[total <= least + 0.5]
+    observed, size = what.observed[known], what.block_size
+    search = _Search(what, order)
+    alone = search.alone()
+    searched = [alone]
+    if shared:
+        start = float(np.median(_best(alone)))
+        searched += [s for q in OTHERS[1:] if (s := search.shared(q, start, alone.least)) is not None]
+    least = min(s.least for s in searched)
+    best = next(s for s in searched if s.least <= least + TIE)
+    exact = least <= TIE and what.pinned_blocks == 0
+    region = _region(searched, best, exact)
+    chosen = alone if region[0].others == 0 else best
+    equal = _best(chosen)
     value = float((equal.min() + equal.max()) / 2)
-    overflowed = bool(value < prediction.most_blocks) and bool(
-        (observed < prediction.blocks(prediction.most_blocks)[known] * size).any()
-    )
-    low, high = _interval(fine, table, equal, seed)
+    low, high = min(r.low for r in region), max(r.high for r in region)
+    prediction = Prediction(what, order, chosen.others)
+    at_most = prediction.blocks(prediction.most_blocks)[known]
+    overflowed = bool(value < prediction.most_blocks) and bool((observed < at_most * size).any())
     pinned = min(0.5, UNACCOUNTED * what.pinned_blocks / max(value, 1.0))
     at_value = prediction.blocks(value)[known]
     moved = (prediction.blocks(value * (1 - MOVED_BY))[known] != at_value) | (
@@ -113,162 +184,61 @@ def invert(what: Served, *, seed: int = 0, order: str = "leaf-first") -> Inverte
     swing = np.abs(
         prediction.blocks(value * (1 + pinned))[known] - prediction.blocks(value * (1 - pinned))[known]
     ).sum()
+    beside = 1 if exact else 0
     return Inverted(
-        low=(low - 1) * size * (1 - pinned),
+        low=min(value, low - beside) * size,
         value=value * size,
-        high=(high + 1) * size * (1 + pinned),
-        misfit=least / seen,
+        high=max(value, high + beside) * size,
+        exact=exact,
+        others=(region[0].others, chosen.others, region[-1].others),
+        misfit=chosen.least / seen,
         limit=min(MISFIT_LIMIT, MISFIT_ALONE + float(swing) * size / seen),
         moved=int(moved.sum()),
         requests=int(known.sum()),
         overflowed=overflowed,
         residuals=(observed - at_value * size).astype(np.int64),
-        at_least=int(equal.min()) * size,
+        tree_errors=chosen.table[int(chosen.table.sum(axis=1).argmin())],
+        at_least=int(_best(alone).min()) * size,
     )
 
 
-def _interval(fine: Floats, table: Floats, equal: Floats, seed: int) -> tuple[float, float]:
-    """90% of the capacities that are best for trees drawn again with replacement, joined with those that fit best."""
-    rng = np.random.default_rng(seed)
-    trees = table.shape[1]
-    drawn = rng.multinomial(trees, np.full(trees, 1 / trees), size=BOOTSTRAPS).astype(np.float64)
-    sums = table @ drawn.T
-    best = fine[sums.argmin(axis=0)]
-    last = fine[len(fine) - 1 - sums[::-1].argmin(axis=0)]
-    low, high = np.quantile(best, 0.05), np.quantile(last, 0.95)
-    return float(min(low, equal.min())), float(max(high, equal.max()))
+def separation(worse: Floats, better: Floats) -> float:
+    """By how many of its own standard errors one sum over trees is larger than the other: sum d / sqrt(sum d^2). k
+    trees that differ alike give sqrt(k)."""
+    difference = worse - better
+    spread = float(np.sqrt((difference * difference).sum()))
+    return float(difference.sum()) / spread if spread else 0.0
 
 
-def fit_trace(run: Run, kv_memory_bytes: int | None = None) -> FitReport:
-    """capacity_tokens of an ordinary run, and bytes_per_token where the memory is given."""
-    name = str(run.path)
-    what = served(run)
-    if what is None:
-        reason = (
-            "the run does not hold its prompts' blocks: nobody knew the token ids, or its hit rule has no blocks of "
-            "one size (prefix units, steps, none)"
-        )
-        return _refusal(name, reason, "kvbench run on a server with /tokenize, with a block rule ([expected_hits])")
-    if not what.known.any():
-        return _refusal(
-            name,
-            "the endpoint reports no cached tokens",
-            "start vLLM with --enable-prompt-tokens-details, or use an endpoint that reports them",
-        )
-    if not (what.observed > 0).any():
-        return _refusal(
-            name, "no request hit anything: caching is off, or no prompt shares a block with another", CAPACITY_PROBE
-        )
-    fit = invert(what)
-    if fit is None:
-        return _refusal(
-            name, "no prompt shares a block with an earlier one", "a trace whose sessions have several turns"
-        )
-    rows = tuple(
-        {"request": i, "observed_tokens": int(o), "residual_tokens": int(r)}
-        for i, o, r in zip(np.flatnonzero(what.known).tolist(), what.observed[what.known], fit.residuals, strict=True)
-        if r
-    )
-    causes = _causes(what, fit) if fit.misfit > MISFIT_SEEN else ()
-    misfit = Misfit(share=fit.misfit, limit=fit.limit, causes=causes)
-    if fit.misfit > fit.limit or HEADS_FIRST in causes:
-        over = fit.misfit > fit.limit
-        compared = f"(limit {fit.limit * 100:.1f}%)" if over else "and another explanation halves that"
-        reason = (
-            f"at the best capacity the hits still differ by {fit.misfit * 100:.1f}% of what was reported "
-            f"{compared}: this is not one LRU cache of blocks; it looks like {', '.join(causes)}"
-        )
-        return _refusal(name, reason, CAPACITY_PROBE, misfit, rows)
-    notes: tuple[str, ...] = ()
-    if fit.misfit > MISFIT_ALONE:
-        notes = (f"hits differ by {fit.misfit * 100:.1f}% of what was reported: it may be {', '.join(causes)}",)
-    return _estimates(name, fit, kv_memory_bytes, misfit, notes, rows)
+def _best(one: _Searched) -> Floats:
+    """The capacities of the grid that are best."""
+    best: Floats = one.capacities[one.table.sum(axis=1) <= one.least + TIE]
+    return best
 
 
-def _estimates(
-    name: str,
-    fit: Inverted,
-    memory: int | None,
-    misfit: Misfit,
-    notes: tuple[str, ...],
-    rows: tuple[dict[str, int], ...],
-) -> FitReport:
-    method = "least sum of |observed - predicted| hits of an LRU cache, 90% bootstrap by session tree"
-    bounded = fit.overflowed and fit.moved >= FEWEST_MOVED
-    value, high = (fit.value, fit.high) if bounded else (None, None)
-    low = fit.low if bounded else min(fit.low, float(fit.at_least))
-    estimates = [
-        Estimate(name="capacity_tokens", value=value, low=low, high=high, unit="tokens", method=method, n=fit.requests)
-    ]
-    refusals = []
-    if memory is None:
-        refusals.append(
-            Refusal(
-                name="bytes_per_token",
-                reason="the memory that the capacity takes up is not known",
-                experiment="kvbench fit RUN --kv-memory BYTES",
-            )
-        )
-    else:
-        estimates.append(
-            Estimate(
-                name="bytes_per_token",
-                value=None if value is None else memory / value,
-                low=None if high is None else memory / high,
-                high=memory / low if low > 0 else None,
-                unit="bytes/token",
-                method="memory over capacity: as allocated",
-                n=fit.requests,
-            )
-        )
-    if not bounded:
-        why = (
-            "nothing was lost that an unbounded cache would have kept"
-            if not fit.overflowed
-            else f"only {fit.moved} requests hit more or less when the capacity changes by 10%"
-        )
-        notes += (f"{why}: the run gives a lower bound of the capacity alone; more load or a smaller pool would tell",)
-    return FitReport(
-        runs=(name,),
-        estimates=tuple(estimates),
-        refusals=tuple(refusals),
-        misfit=misfit,
-        assumed=(
-            "one cache with nothing else on it: foreign traffic, replicas and another policy look like another size",
-        ),
-        notes=notes,
-        residuals=rows,
-    )
+class _Part(NamedTuple):
+    """Capacities in blocks that cannot be told from the best, where others write so much."""
+
+    others: float
+    low: float
+    high: float
 
 
-def _causes(what: Served, fit: Inverted) -> tuple[str, ...]:
-    """What the residuals look like: hits lost that were just there, hits where none could be left, or both."""
-    prediction, known, size = Prediction(what), what.known, what.block_size
-    observed = what.observed[known]
-    near = prediction.blocks(fit.value / size * 0.4)[known] * size
-    far = prediction.blocks(fit.value / size * 1.6)[known] * size
-    lost = np.maximum(0, near - observed).sum() / max(1, near.sum())
-    beyond = np.maximum(0, observed - prediction.blocks(fit.value / size)[known] * size).sum() / max(1, far.sum())
-    head_first = invert(what, order="root-first")
-    causes = []
-    if what.pinned_blocks > MANY_PINNED * fit.value / size:
-        share = what.pinned_blocks * size / fit.value
-        causes.append(f"too many requests at a time: those running held {share * 100:.0f}% of the cache")
-    if head_first is not None and head_first.misfit < 0.5 * fit.misfit:
-        causes.append(HEADS_FIRST)
-    if lost > 0.02:
-        causes.append("replicas that requests are spread over at random, lapses, or hits in coarser units than blocks")
-    if beyond > 0.02:
-        causes.append("replicas that sessions stick to, or eviction by time of writing (FIFO)")
-    return tuple(causes or ["other traffic on the cache, or many requests at a time"])
-
-
-def _refusal(
-    name: str,
-    reason: str,
-    experiment: str,
-    misfit: Misfit | None = None,
-    rows: tuple[dict[str, int], ...] = (),
-) -> FitReport:
-    refusal = Refusal(name="capacity_tokens", reason=reason, experiment=experiment)
-    return FitReport(runs=(name,), refusals=(refusal,), misfit=misfit, residuals=rows)
+def _region(searched: list[_Searched], best: _Searched, exact: bool) -> list[_Part]:
+    """By `others`, rising. exact: what predicts every hit. Else what is not worse than the best by more than its
+    errors, which differ from session tree to session tree, allow."""
+    sums = best.table.sum(axis=1)
+    equal = np.flatnonzero(sums <= best.least + TIE)
+    least = best.table[equal[len(equal) // 2]]
+    parts = []
+    for one in searched:
+        if exact:
+            inside = one.table.sum(axis=1) <= TIE
+        else:
+            difference = one.table - least
+            spread = np.sqrt((difference * difference).sum(axis=1))
+            inside = difference.sum(axis=1) <= TOLD_APART * spread + TIE
+        found = one.capacities[inside]
+        if len(found):
+            parts.append(_Part(one.others, float(found.min()), float(found.max())))
+    return parts

@@ -17,6 +17,7 @@ from kvbench.traces.curve.paths import PathTree
 from kvbench.traces.curve.runs import cut
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 _OUTPUT_BASE = 1 << 53
 """Numbers of blocks of generated text, which nothing finds again: above those of prompts."""
 
@@ -28,8 +29,9 @@ class Served:
 
     most: blocks it may hit (at least one token is computed). observed: cached tokens; -1 = an end, or not reported, or
     failed. root: index of its session tree. held: for each run of blocks, blocks that requests held at that time which
-    had begun before it was last touched: they take room and are not in the order of eviction. pinned_blocks: in use by
-    others, as a mean over the sends.
+    had begun before it was last touched, and those partly full since the send before: they take room and are not in the
+    order of eviction. written: for each run of blocks, blocks that were computed since it was last touched, what was
+    reported as cached being found and not computed. pinned_blocks: in use by others, as a mean over the sends.
     """
 
     block_size: int
@@ -39,16 +41,21 @@ class Served:
     root: Ints
     roots: int
     held: Ints
+    written: Ints
     pinned_blocks: float
 
     @property
     def known(self) -> NDArray[np.bool_]:
         return self.observed >= 0
 
-    def bounds(self, order: Order = "leaf-first") -> tuple[Ints, Ints, Ints]:
-        """(request, above, whole) of each run of blocks: found in part above `above` blocks, all of it from `whole`."""
+    def bounds(self, order: Order = "leaf-first", others: float = 0.0) -> tuple[Ints, Floats, Floats]:
+        """(request, above, whole) of each run of blocks: found in part above `above` blocks, all of it from `whole`.
+
+        others: blocks that other traffic writes for each one that is computed here.
+        """
         found = find(self.runs, order)
-        return self.runs.request, found.above + self.held, found.whole + self.held
+        room: Floats = self.held + others * self.written
+        return self.runs.request, np.asarray(found.above + room), np.asarray(found.whole + room)
 
 
 class _Sent(NamedTuple):
@@ -60,6 +67,7 @@ class _Sent(NamedTuple):
     end_node: int
     end_depth: int
     most: int
+    in_part: bool
 
 
 def served(run: Run) -> Served | None:
@@ -78,20 +86,28 @@ def served(run: Run) -> Served | None:
     nodes, depths, most, observed, roots = array("i"), array("q"), array("q"), array("q"), array("q")
     running: dict[int, tuple[int, int]] = {}
     running_at: list[list[tuple[int, int]]] = []
-    pinned = 0
+    partly: set[int] = set()
+    partly_full, written = array("q"), array("q")
+    in_part, pinned = 0, 0
     for number, (_, begins, i) in enumerate(events):
         one = sent[i]
         record = one.record
         running.pop(i, None)
+        partly.discard(i)
         running_at.append(list(running.values()) if begins else [])
         pinned += sum(depth for _, depth in running_at[-1])
+        partly_full.append(in_part)
         if begins:
             running[i] = (number, one.end_depth)
+            if one.in_part:
+                partly.add(i)
+            in_part = len(partly)
         nodes.append(one.node if begins else one.end_node)
         depths.append(one.depth if begins else one.end_depth)
         most.append(one.most if begins else 0)
         cached = record.usage.cached_tokens if begins and record.ok else None
         observed.append(-1 if cached is None else cached)
+        written.append(one.depth - (cached or 0) // size if begins else one.end_depth - one.depth)
         roots.append(names.setdefault(record.root_id or record.session_id, len(names)))
     runs = cut(tree, np.array(nodes, np.int32), np.array(depths, np.int64))
     return Served(
@@ -101,7 +117,8 @@ def served(run: Run) -> Served | None:
         observed=np.array(observed, np.int64),
         root=np.array(roots, np.int64),
         roots=len(names),
-        held=_held(runs, running_at),
+        held=_held(runs, running_at) + np.array(partly_full, np.int64)[runs.request],
+        written=_since(runs, np.cumsum(np.array(written, np.int64))),
         pinned_blocks=pinned / len(sent),
     )
 
@@ -121,11 +138,14 @@ def _read(run: Run, tree: PathTree) -> tuple[int, list[_Sent]]:
         end_node, end_depth = tree.extend(node, depth, row.new[max(0, row.own - row.kept) :])
         ends[row.session_id] = end_node
         generated = record.usage.output_tokens or len(record.clock.chunks)
-        extra = max(0, (row.input_tokens + max(0, generated - 1)) // size - end_depth)
+        tokens = row.input_tokens + max(0, generated - 1)
+        extra = max(0, tokens // size - end_depth)
         if extra:
             end_node, end_depth = tree.extend(end_node, end_depth, range(outputs, outputs + extra))
             outputs += extra
-        sent.append(_Sent(record, node, depth, end_node, end_depth, max(0, row.input_tokens - 1) // size))
+        sent.append(
+            _Sent(record, node, depth, end_node, end_depth, max(0, row.input_tokens - 1) // size, tokens % size > 0)
+        )
     return size, sent
 
 
@@ -136,3 +156,9 @@ def _held(runs: Runs, running_at: list[list[tuple[int, int]]]) -> Ints:
             if began < previous:
                 held[k] += blocks
     return held
+
+
+def _since(runs: Runs, written: Ints) -> Ints:
+    """Of a sum over events, what came between a run's last touch and its request."""
+    since: Ints = np.maximum(0, written[np.maximum(runs.request - 1, 0)] - written[runs.previous])
+    return since
