@@ -146,3 +146,73 @@ def test_what_an_invoice_says_cannot_become_markup_on_the_page(tmp_path: Path) -
     text = page.read_text()
     assert "](http" not in text
     assert "|<b>" not in text
+
+
+PER_HOUR, HOURS = 250, range(11, 19)
+EXPORT_HEAD = "user_id,start_time_iso,end_time_iso,model,api_key_name,api_key,type,price,amount\n"
+KINDS = {
+    "input_cache_hit_tokens": ("0.000000003", 900_000),
+    "input_cache_miss_tokens": ("0.00000015", 100_000),
+    "output_tokens": ("0.0000006", 10_000),
+    "request_count": ("", 1),
+}
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """2,000 requests on Thursday 15 October 2026, off-peak, of 900,000 hits, 100,000 misses and 10,000 of output: each
+    0.0027 + 0.015 + 0.006 = USD 0.0237, together 47.40."""
+    path = tmp_path_factory.mktemp("used") / "usage.jsonl"
+    usage = {"prompt_tokens": 1_000_000, "prompt_cache_hit_tokens": 900_000, "prompt_cache_miss_tokens": 100_000}
+    lines = []
+    for hour in HOURS:
+        for number in range(PER_HOUR):
+            minute, second = divmod(number * 14, 60)
+            times = {
+                name: f"2026-10-15T{hour:02d}:{minute:02d}:{second + more:02d}Z"
+                for name, more in (("time", 0), ("end", 1))
+            }
+            line = {"id": f"{hour}-{number}", **times, "model": "deepseek-flash"}
+            lines.append(json.dumps({**line, "usage": {**usage, "completion_tokens": 10_000}}))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "factors", "code", "kind", "amount"),
+    [
+        ("honest", {}, 0, None, "0"),
+        ("doubled", dict.fromkeys(KINDS, 2), 1, "doubled_bill", "47.40"),
+        # 45,000 hits at 0.003 and 5,000 misses at 0.15 a million, 2,000 times: 0.27 + 1.50
+        (
+            "input +5%",
+            {"input_cache_hit_tokens": 1.05, "input_cache_miss_tokens": 1.05},
+            1,
+            "input_inflated",
+            "1.77",
+        ),
+        # 3,000 tokens at 0.60 a million, 2,000 times
+        ("output +30%", {"output_tokens": 1.3}, 1, "output_inflated", "3.60"),
+    ],
+)
+def test_what_the_best_peer_calls_reconciled_is_named_with_its_amount(
+    tmp_path: Path, used: Path, name: str, factors: dict[str, float], code: int, kind: str | None, amount: str
+) -> None:
+    rows = [
+        f"u,2026-10-15T{hour}:00:00Z,2026-10-15T{hour + 1}:00:00Z,deepseek-flash,agents,sk,{item},{price},"
+        f"{round(PER_HOUR * tokens * factors.get(item, 1))}\n"
+        for hour in HOURS
+        for item, (price, tokens) in KINDS.items()
+    ]
+    (tmp_path / "amount.csv").write_text(EXPORT_HEAD + "".join(rows))
+    letter = tmp_path / "letter.md"
+    words = ["price", "--usage", used, "--invoice", tmp_path / "amount.csv", "--dedicated-key", "--letter", letter]
+    result = CliRunner().invoke(app, [str(word) for word in [*words, "--json"]])
+    report = json.loads(result.stdout)
+    assert (result.exit_code, report["total"]["amount"]) == (code, "47.4")
+    assert {each["kind"]: Decimal(each["amount"]) for each in report["findings"]} == (
+        {} if kind is None else {kind: Decimal(amount)}
+    )
+    assert letter.exists() == bool(code)
+    if code:
+        assert f"# Disputed bill: USD {amount} too much" in letter.read_text()
