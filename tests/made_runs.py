@@ -22,9 +22,9 @@ def make_run(
     """A run of 12 sessions of 4 turns that began `at_min` after START; the third turn of each even session is a
     sub-agent's. TTFT: 100 ms and 100 more on the first turn, which hits nothing, times `ttft` and run noise.
 
-    changes: fields of RunInfo; failed=N: the first N turns failed.
+    changes: fields of RunInfo; failed=N: the first N turns failed; hits: the share that is hit of what could be.
     """
-    failed = changes.pop("failed", 0)
+    failed, hits = changes.pop("failed", 0), changes.pop("hits", 1.0)
     rng = random.Random(f"{name}{seed}")
     run_noise = rng.gauss(1, noise / 2)
     records = []
@@ -57,7 +57,7 @@ def make_run(
                     ),
                     usage=Usage()
                     if broken
-                    else Usage(input_tokens=tokens, cached_tokens=tokens - 1000, output_tokens=3),
+                    else Usage(input_tokens=tokens, cached_tokens=round((tokens - 1000) * hits), output_tokens=3),
                     error_class="reset" if broken else None,
                     expectation=Expectation(
                         rule="block 16", input_tokens=tokens, floor=tokens - 1000, ceiling=tokens - 1000
@@ -87,6 +87,29 @@ def make_run(
     (path / "run.json").write_bytes(msgspec.json.encode(RunInfo(**(info | changes))))
     (path / "records.jsonl").write_bytes(b"".join(msgspec.json.encode(record) + b"\n" for record in records))
     return path
+
+
+BOOK = """\
+kvbench_prices = 1
+name = "mine"
+provider = "Mine"
+currency = "USD"
+checked = 2026-11-30
+
+[[model]]
+id = "tiny"
+
+[[row]]
+model = "tiny"
+currency = "USD"
+from = 2026-01-01T00:00:00Z
+hit = 0.10
+miss = 1.00
+output = 4.00
+status = "unverified"
+source = "made up"
+"""
+"""A tree has 4,000 tokens missed, 6,000 hit and 12 out: USD 0.004 + 0.0006 + 0.000048 = 0.004648, a run twelve."""
 
 
 def make_abba(out: Path, n: int, *, ttft: float = 1.0, noise: float = 0.02, **changes: Any) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Kvbench
-from tests.made_runs import make_abba, make_run
+from tests.made_runs import BOOK, make_abba, make_run
 
 from kvbench.model import RulesCheck
 
@@ -47,6 +47,35 @@ def test_a_declared_treatment_is_what_may_differ(kvbench: Kvbench, tmp_path: Pat
         "server.server differs: base vLLM 0.32.0, new vLLM 0.33.0; --treatment server.server if that is what is tested"
     ]
     assert json.loads(kvbench(*words, "--treatment", "server.server=vLLM 0.33.0").stdout)["verdict"] == "pass"
+
+
+def test_what_runs_cost_is_gated_by_prices_of_ones_own(kvbench: Kvbench, tmp_path: Path) -> None:
+    make_abba(tmp_path / "runs", 5, hits=0.9)
+    (tmp_path / "book.toml").write_text(BOOK)
+    words = (
+        "gate",
+        "new-*",
+        "--baseline",
+        "base-*",
+        "--fail-if",
+        "cost>+3%",
+        "--fail-if",
+        "cost_per_job>+25%",
+        "--json",
+    )
+    done = kvbench(*words, "--prices", "book.toml")
+    assert done.returncode == 1, done.stderr
+    run, job = json.loads(done.stdout)["gates"]
+    # 600 of a tree's 6,000 hits are misses: 600 times 0.90 a million more.
+    more = 0.000540
+    assert (run["base"], run["new"]) == (pytest.approx(12 * 0.004648), pytest.approx(12 * (0.004648 + more)))
+    assert (run["verdict"], run["unit"], job["verdict"]) == ("fail", "USD", "pass")
+    assert job["ratio"] == pytest.approx((0.004648 + more) / 0.004648)
+    refused = kvbench(*words)
+    assert refused.returncode == 3
+    found = json.loads(refused.stdout)
+    assert [gate["verdict"] for gate in found["gates"]] == ["refused", "refused"]
+    assert "no price for the model tiny" in found["gates"][0]["reason"]
 
 
 def test_goodput_counts_what_meets_the_slos(kvbench: Kvbench, tmp_path: Path) -> None:

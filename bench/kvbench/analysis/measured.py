@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from kvbench.analysis.pricing.run_cost import RunCost, run_cost
 from kvbench.analysis.slo import Slo
+from kvbench.prices.pricing import PriceList
 from kvbench.runs.frame import records_frame
 from kvbench.runs.own_error import NS_PER_S
 from kvbench.runs.reader import Run
@@ -36,13 +38,15 @@ class Measured:
     """The window without its tail: to the start of the last session tree (to the window's end where a duration cut
     it), as load only dies away after that. None where it would be less than a fifth of the window."""
     slos: tuple[Slo, ...] = ()
+    cost: RunCost | None = None
+    """None: nobody asked for prices."""
 
     @property
     def window_s(self) -> float | None:
         return None if self.window is None else self.window[1] - self.window[0]
 
 
-def measured(run: Run, slos: tuple[Slo, ...] = ()) -> Measured:
+def measured(run: Run, slos: tuple[Slo, ...] = (), prices: PriceList | None = None) -> Measured:
     frame = records_frame(run)
     attempts = frame[frame["phase"] == "measure"]
     finals = attempts[attempts["final"]]
@@ -52,14 +56,16 @@ def measured(run: Run, slos: tuple[Slo, ...] = ()) -> Measured:
         window = _window(attempts, frame["upload_start_at_s"].min(), duration_s)
     else:
         window = _window_from(attempts, warm_at_s, duration_s, whole=run.info.status == "done")
+    jobs = _complete_trees(run, frame)
     return Measured(
         attempts=attempts,
         finals=finals,
         ok=finals[finals["ok"]],
-        jobs=_complete_trees(run, frame),
+        jobs=jobs,
         window=window,
         steady=_steady(attempts, window, duration_s),
         slos=slos,
+        cost=None if prices is None else run_cost(run, jobs, prices),
     )
 
 

@@ -89,7 +89,8 @@ METRICS: dict[str, Metric] = {
         Metric("goodput_per_s", "goodput", "1/s", "higher", lambda ran: _per_s(_good(ran), ran.window)),
         Metric("good_fraction", "good_fraction", "1", "higher", lambda ran: _share(_good(ran), ran)),
         Metric("error_rate", "errors", "1", "lower", lambda ran: _share(len(ran.finals) - len(ran.ok), ran)),
-        Metric("cost", "cost", "currency", "lower", lambda _: None),
+        Metric("cost", "cost", "currency", "lower", lambda ran: _cost(ran, "amount")),
+        Metric("cost_per_job", "cost_per_job", "currency", "lower", lambda ran: _cost(ran, "per_job")),
         Metric("in_flight_p95", "in_flight_p95", "requests", "neither", lambda ran: in_flight_quantile(ran, 0.95)),
     )
 }
@@ -107,6 +108,8 @@ def geomean(values: pd.Series, sessions: pd.Series | None = None) -> float | Non
     return float(np.exp(logs.mean() if sessions is None else logs.groupby(sessions[logs.index]).mean().mean()))
 
 
+PRICED = frozenset(metric.word for metric in METRICS.values() if metric.unit == "currency")
+"""Metrics that need prices."""
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 STATISTICS = ("geomean", "mean", *QUANTILES)
 
@@ -163,6 +166,12 @@ def _total(ran: Measured, column: str) -> int | None:
 
 def _per_s(amount: float | None, window: tuple[float, float] | None) -> float | None:
     return None if amount is None or window is None else amount / (window[1] - window[0])
+
+
+def _cost(ran: Measured, of: Literal["amount", "per_job"]) -> float | None:
+    """Exact until here: what follows takes logarithms."""
+    amount = None if ran.cost is None else getattr(ran.cost, of)
+    return None if amount is None else float(amount)
 
 
 def _p90(ran: Measured) -> float | None:

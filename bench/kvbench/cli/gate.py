@@ -32,6 +32,10 @@ def gate(
         list[str] | None,
         typer.Option(metavar="FIELD[=VALUE]", help="A field of run.json that is meant to differ between the sides."),
     ] = None,
+    prices: Annotated[
+        list[str] | None,
+        typer.Option(metavar="BOOK", help="Of cost: a bundled price book or a TOML. Without: all bundled ones."),
+    ] = None,
     allow_order: Annotated[
         bool, typer.Option("--allow-order", help="Accept runs that are not interleaved, such as stored ones.")
     ] = False,
@@ -48,8 +52,10 @@ def gate(
     from kvbench.analysis.gate.judge import judge
     from kvbench.analysis.gate.sources import load_side
     from kvbench.analysis.gate.validity import Treatment
+    from kvbench.analysis.metrics import PRICED
     from kvbench.analysis.slo import Slo
     from kvbench.errors import EXIT_CHECK_FAILED, EXIT_INCONCLUSIVE, EXIT_OK, UsageError
+    from kvbench.prices.load import load_prices
     from kvbench.render.gatetext import gate_lines
 
     outputs = GateOutputs(junit, markdown, openmetrics, github).check()
@@ -63,8 +69,9 @@ def gate(
     relative = [gate.expr for gate in gates if gate.kind != "value"]
     if relative and not baseline:
         raise UsageError(f"{relative[0]} needs a baseline", hint="--baseline RUN,RUN,... or --baseline 'runs/*-base-*'")
-    base = load_side(baseline or (), slos)
-    judged = judge(base, load_side(new, slos), gates, treatments=treatments, allow_order=allow_order)
+    price_list = load_prices(prices) if prices or any(gate.metric.word in PRICED for gate in gates) else None
+    base = load_side(baseline or (), slos, price_list)
+    judged = judge(base, load_side(new, slos, price_list), gates, treatments=treatments, allow_order=allow_order)
     outputs.write(msgspec.to_builtins(judged))
     if json:
         typer.echo(msgspec.json.format(msgspec.json.encode(judged), indent=2).decode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
@@ -16,6 +16,7 @@ from kvbench.errors import InputError, UsageError
 from kvbench.prices.book import STANDARD, Alias, Book, BookModel, PriceRow, Status, ToolPrice
 from kvbench.prices.checks import check_book
 from kvbench.prices.peak import Holidays, PeakPhase
+from kvbench.prices.pricing import PriceList
 
 BOOKS = Path(__file__).parent / "books"
 TEMPLATE = "template"
@@ -121,6 +122,11 @@ class _Head(_Table, frozen=True, kw_only=True):
 def bundled_books() -> list[str]:
     """Names of the books that ship with kvbench; the template, whose prices are made up, is none of them."""
     return sorted(path.stem for path in BOOKS.glob("*.toml") if path.stem != TEMPLATE)
+
+
+def load_prices(given: Sequence[str] | None = None) -> PriceList:
+    """The books given, or all bundled ones; each in its own currency. Raises what `load_book` and `PriceList` raise."""
+    return PriceList([load_book(name) for name in given or bundled_books()])
 
 
 def load_book(spec: str) -> Book:

@@ -57,6 +57,11 @@ class Billable(msgspec.Struct, frozen=True, kw_only=True):
     """The provider's own id of it."""
     place: str = ""
 
+    @property
+    def unused(self) -> bool:
+        """It failed without using anything, as far as is known: nobody bills it."""
+        return self.failed and self.usage.input_tokens is None and self.usage.problem is None
+
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """What a request costs under one kind. most_tokens None: no bound is known. Tools are counted in calls."""

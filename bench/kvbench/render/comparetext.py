@@ -36,7 +36,8 @@ def _metric(row: dict[str, Any]) -> str:
     name = row["metric"] + (f".{row['stat']}" if row["stat"] else "")
     base, new = amount(row["base"], row["unit"]), amount(row["new"], row["unit"])
     if row["base"] is None and row["new"] is None:
-        return f"{name:<22}{NOT_REPORTED if row['metric'] != 'cost' else 'not priced':>15}"
+        why = f"   ({safe(row['reason'])})" if row["metric"] == "cost" and row.get("reason") else ""
+        return f"{name:<22}{'not priced' if row['unit'] == 'currency' else NOT_REPORTED:>15}{why}"
     if row["unit"] in _SHARES:
         change = "" if row["difference"] is None else f"{row['difference'] * 100:+.2f} pt"
         interval = "" if row["low"] is None else f"   {row['low'] * 100:+.2f} to {row['high'] * 100:+.2f} pt"

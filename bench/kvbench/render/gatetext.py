@@ -14,7 +14,8 @@ def gate_lines(judged: dict[str, Any]) -> list[str]:
     lines = [line for gate in judged["gates"] for line in _gate(gate)]
     lines += [f"refused: {safe(reason)}" for reason in judged["reasons"]]
     lines += [f"note: {safe(note)}" for note in judged["notes"]]
-    counts = [f"{n} {verdict}" for verdict in ("fail", "inconclusive", "pass") if (n := _count(judged, verdict))]
+    verdicts = ("fail", "refused", "inconclusive", "pass")
+    counts = [f"{n} {verdict}" for verdict in verdicts if (n := _count(judged, verdict))]
     return [*lines, f"verdict: {judged['verdict'].upper()}" + (f" ({', '.join(counts)})" if len(counts) > 1 else "")]
 
 

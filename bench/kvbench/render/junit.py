@@ -48,8 +48,9 @@ def _case(suite: ET.Element, name: str, gate: dict[str, Any], judged: dict[str, 
         node = ET.SubElement(case, "failure", {"type": "regression", "message": clean(" ".join(told[1].split()))})
         node.text = clean("\n".join(told))
     elif gate["verdict"] == "refused":
-        node = ET.SubElement(case, "error", {"type": "refused", "message": clean("; ".join(judged["reasons"]))})
-        node.text = clean("\n".join(judged["reasons"]))
+        reasons = judged["reasons"] or [gate["reason"]]
+        node = ET.SubElement(case, "error", {"type": "refused", "message": clean("; ".join(reasons))})
+        node.text = clean("\n".join(reasons))
     elif gate["verdict"] == "inconclusive":
         ET.SubElement(case, "skipped", {"message": clean(inconclusive_reason(gate))})
     ET.SubElement(case, "system-out").text = clean("\n".join(told))

@@ -26,6 +26,12 @@ def gate_markdown(judged: dict[str, Any], title: str = "kvbench gate") -> str:
         for gate in judged["gates"]
         if gate["verdict"] == "inconclusive"
     ]
+    # What refuses one gate alone is among the reasons only where it refuses all.
+    told += [
+        f"- refused: `{safe(gate['expr'])}`: {literal(gate['reason'])}"
+        for gate in judged["gates"]
+        if gate["verdict"] == "refused" and not judged["reasons"]
+    ]
     told += [f"- refused: {literal(reason)}" for reason in judged["reasons"]]
     told += [f"- note: {literal(note)}" for note in judged["notes"]]
     if told:
@@ -53,6 +59,8 @@ def github_annotations(judged: dict[str, Any]) -> list[str]:
             lines.append(_command("error", f"kvbench gate {gate['expr']}", "\n".join(gate_lines(alone)[1:-1])))
         elif gate["verdict"] == "inconclusive":
             lines.append(_command("warning", f"kvbench gate {gate['expr']}", inconclusive_reason(gate)))
+        elif gate["verdict"] == "refused" and not judged["reasons"]:
+            lines.append(_command("error", f"kvbench gate {gate['expr']} refused", gate["reason"]))
     lines += [_command("error", "kvbench gate refused", reason) for reason in judged["reasons"]]
     return lines + [_command("warning", "kvbench gate", note) for note in judged["notes"]]
 

@@ -71,7 +71,19 @@ def test_what_cannot_be_meant(expr: str, said: str) -> None:
 def test_what_does_not_parse_names_every_metric(expr: str) -> None:
     with pytest.raises(UsageError) as error:
         parse_fail_if(expr)
-    for word in ("ttft", "tpot", "e2e", "job_latency", "ttfat", "jobs_per_h", "hit_rate", "errors", "cost", "goodput"):
+    for word in (
+        "ttft",
+        "tpot",
+        "e2e",
+        "job_latency",
+        "ttfat",
+        "jobs_per_h",
+        "hit_rate",
+        "errors",
+        "cost",
+        "cost_per_job",
+        "goodput",
+    ):
         assert word in str(error.value.hint)
 
 

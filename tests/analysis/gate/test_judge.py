@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from decimal import Decimal
 
 import pytest
 from tests.analysis.gate.runs import abba, made
 
 from kvbench.analysis.gate.expression import Gate, parse_fail_if, parse_slo
 from kvbench.analysis.gate.judge import judge
+from kvbench.analysis.pricing.run_cost import RunCost
 
 BASE = [1.00, 1.01, 0.99, 1.005, 0.995]
 
@@ -119,6 +122,28 @@ def test_stored_runs_are_allowed_and_said() -> None:
     assert "4 to 7%" in allowed.notes[0]
 
 
-def test_cost_is_not_judged_before_it_is_priced() -> None:
-    (gate,) = judge(*abba(BASE, BASE), [parse_fail_if("cost>+5%")]).gates
-    assert (gate["verdict"], gate["reason"]) == ("inconclusive", "no run is priced: kvbench price RUN")
+def test_a_gate_without_prices_is_refused_and_says_why() -> None:
+    for cost, said in (
+        (None, "does not hold the usage of each request"),
+        (RunCost(reason="no price for the model m"), "not priced: B0: no price for the model m"),
+    ):
+        judged = judge(*abba(BASE, BASE, cost=cost), [parse_fail_if("cost>+5%"), parse_fail_if("ttft.mean>+5%")])
+        assert judged.verdict == "refused"
+        assert [gate["verdict"] for gate in judged.gates] == ["refused", "pass"]
+        assert said in judged.gates[0]["reason"]
+        assert judged.reasons == [f"cost>+5%: {judged.gates[0]['reason']}"]
+
+
+def test_a_failure_beside_a_gate_without_prices_stays_one() -> None:
+    slower = [value * 1.2 for value in BASE]
+    judged = judge(*abba(BASE, slower), [parse_fail_if("cost>+5%"), parse_fail_if("ttft.mean>+5%")])
+    assert (judged.verdict, judged.reasons) == ("fail", [])
+    assert [gate["verdict"] for gate in judged.gates] == ["refused", "fail"]
+
+
+def test_amounts_in_two_currencies_are_not_compared() -> None:
+    base, new = abba(BASE, BASE, "cost", cost=RunCost("USD", Decimal(1)))
+    new = [replace(run, cost=RunCost("CNY", Decimal(1))) for run in new]
+    (gate,) = judge(base, new, [parse_fail_if("cost>+5%")]).gates
+    assert gate["verdict"] == "refused"
+    assert "CNY, USD" in gate["reason"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.made_runs import BOOK
 
 from kvbench.analysis.nights.spec import load_spec
 from kvbench.errors import InputError
@@ -35,9 +36,21 @@ def test_a_spec_with_its_expressions(tmp_path: Path) -> None:
     assert [gate.expr for gate in goals.gates] == ["ttft.geomean>+3%", "ttft.p95<3s"]
     assert [slo.limit for slo in goals.slos] == [2.0]
     assert goals.treatments[0].value == "vLLM 0.33.0"
+    assert goals.prices is None
     stored, _ = load(tmp_path, "runs = 3\n" + STORED)
     assert stored.history is not None
     assert (stored.history.runs, stored.history.since.isoformat()) == (20, "2026-11-01")
+
+
+def test_prices_of_ones_own_lie_beside_the_spec(tmp_path: Path) -> None:
+    (tmp_path / "book.toml").write_text(BOOK)
+    gate = GOOD.replace("ttft.geomean>+3%", "cost>+3%")
+    _, goals = load(tmp_path, 'prices = ["deepseek", "book.toml"]\n' + gate)
+    assert goals.prices is not None
+    assert [book.name for book in goals.prices.books] == ["deepseek", "mine"]
+    _, bundled = load(tmp_path, gate)
+    assert bundled.prices is not None
+    assert "deepseek" in {book.name for book in bundled.prices.books}
 
 
 @pytest.mark.parametrize(
@@ -53,6 +66,7 @@ def test_a_spec_with_its_expressions(tmp_path: Path) -> None:
         ("runs = 2\n" + STORED, "runs: 2 a side can give no verdict: at least 3"),
         ("runs = 3\n" + STORED.replace("[history]", "[history]\nruns = 6"), "6 stored and 3 new runs"),
         ("hook_timeout_s = 0\n" + GOOD, "hook_timeout_s: must be more than 0"),
+        ('prices = ["none.toml"]\n' + GOOD, "prices: "),
         (GOOD + '[run]\nsalt = "none"\n', "every side needs a before_run that empties the cache"),
     ],
 )

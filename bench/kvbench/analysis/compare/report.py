@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from kvbench.analysis.compare.money import cost_note, cost_row
 from kvbench.analysis.compare.pairs import TIMES, Pairs, Side, pair
 from kvbench.analysis.compare.resample import LEVEL, changes_of, mean_change
 from kvbench.analysis.gate.evidence import Evidence, from_run
@@ -18,17 +19,18 @@ from kvbench.analysis.gate.validity import FAILED_LIMIT, OTHER_RULES
 from kvbench.analysis.measured import Measured
 from kvbench.analysis.metrics import BY_WORD, METRICS
 from kvbench.errors import RefusedError
+from kvbench.prices.pricing import PriceList
 
 Floats = npt.NDArray[np.float64]
 
 _LENGTHS = (0, 1_000, 4_000, 16_000, 64_000, 256_000, math.inf)
 _TURNS = (0, 1, 2, 5, 10, 20, 50, math.inf)
-_PLAIN = ("output_throughput", "steady_throughput", "jobs_per_h", "interactivity_p90", "errors", "cost")
+_PLAIN = ("output_throughput", "steady_throughput", "jobs_per_h", "interactivity_p90", "errors")
 _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 TURNS_SHOWN = 10
 
 
-def compare(base: Sequence[Path], new: Sequence[Path]) -> dict[str, Any]:
+def compare(base: Sequence[Path], new: Sequence[Path], prices: PriceList | None = None) -> dict[str, Any]:
     """The comparison as one JSON object.
 
     base, new: run ids. paired: both replay the same trace, so turns are compared with themselves. turns: {common,
@@ -37,7 +39,7 @@ def compare(base: Sequence[Path], new: Sequence[Path]) -> dict[str, Any]:
     turns_changed: the turns whose TTFT changed most. changed: fields of run.json that differ. notes: what to know
     before one believes it. RefusedError where nothing can be compared.
     """
-    sides = ([from_run(path) for path in base], [from_run(path) for path in new])
+    sides = ([from_run(path, (), prices) for path in base], [from_run(path, (), prices) for path in new])
     _refuse_by_rules([*sides[0], *sides[1]])
     before, after = ([run.measured for run in side if run.measured is not None] for side in sides)
     for run in (*sides[0], *sides[1]):
@@ -59,6 +61,7 @@ def compare(base: Sequence[Path], new: Sequence[Path]) -> dict[str, Any]:
             _jobs(before, after, paired=pairs is not None),
             _hit_rate(pairs, sides),
             *(_plain(word, sides) for word in _PLAIN),
+            *(_cost(word, sides, paired=pairs is not None) for word in ("cost", "cost_per_job")),
         ],
         "where": [] if pairs is None else _where(pairs),
         "turns_changed": [] if pairs is None else _turns_changed(pairs),
@@ -242,6 +245,11 @@ def _plain(word: str, sides: tuple[list[Evidence], list[Evidence]]) -> dict[str,
     return _row(word, None, *means)
 
 
+def _cost(word: str, sides: tuple[list[Evidence], list[Evidence]], *, paired: bool) -> dict[str, Any]:
+    found = cost_row(sides, per_job=word == "cost_per_job", paired=paired)
+    return _row(word, None, found.pop("base"), found.pop("new"), **found)
+
+
 def _where(pairs: Pairs) -> list[dict[str, Any]]:
     """TTFT by hit class, context length, turn and kind of session; classes that changed stand for themselves."""
     turns = pairs.turns
@@ -343,6 +351,7 @@ def _notes(sides: tuple[list[Evidence], list[Evidence]], pairs: Pairs | None) ->
         notes.append("the runs do not replay the same turns: sides are compared as wholes, and the work may differ")
     elif pairs.left_out:
         notes.append(f"{pairs.left_out:,} turns are left out: not every run has them, or has them ok")
+    notes += cost_note(sides)
     if min(len(side) for side in sides) == 1:
         notes.append(
             "a side is a single run: the intervals hold the spread over sessions and not that from run to run, so a "

@@ -12,9 +12,11 @@ import msgspec
 
 from kvbench.analysis.measured import Measured, measured
 from kvbench.analysis.metrics import Metric, statistic
+from kvbench.analysis.pricing.run_cost import RunCost
 from kvbench.analysis.slo import Slo
 from kvbench.analysis.summary import summarise
 from kvbench.model import RulesCheck, RunInfo
+from kvbench.prices.pricing import PriceList
 from kvbench.runs import agentx
 from kvbench.runs.reader import Run, load_run, status_text
 
@@ -50,6 +52,8 @@ class Evidence:
     url: str | None = None
     """Of the server, where two runs at a time would disturb each other."""
     rules: RulesCheck | None = None
+    cost: RunCost | None = None
+    """None: not priced."""
     measured: Measured | None = field(default=None, repr=False)
 
     @property
@@ -58,10 +62,10 @@ class Evidence:
         return (self.failed or 0) / counted if counted else 0.0
 
 
-def from_run(path: Path, slos: tuple[Slo, ...] = ()) -> Evidence:
-    """A run directory. Raises what `load_run` raises."""
+def from_run(path: Path, slos: tuple[Slo, ...] = (), prices: PriceList | None = None) -> Evidence:
+    """A run directory, priced where there are prices. Raises what `load_run` raises."""
     run = load_run(path)
-    ran = measured(run, slos)
+    ran = measured(run, slos, prices)
     finals = [record for record in run.records if record.final]
     reused = run.info.settings.get("duration_s") is not None
     requested = None if reused else run.info.trace.get("turns")
@@ -94,6 +98,7 @@ def from_run(path: Path, slos: tuple[Slo, ...] = ()) -> Evidence:
         problems=tuple(_problems(run, rules)),
         rules=rules,
         url=None if simulated else run.info.endpoint.get("url"),
+        cost=ran.cost,
         measured=ran,
     )
 

@@ -25,6 +25,8 @@ from kvbench.analysis.gate.evidence import Evidence
 from kvbench.analysis.gate.expression import Gate
 from kvbench.analysis.gate.power import fail_power, pass_power, runs_for_share, runs_needed, runs_needed_for_value
 from kvbench.analysis.gate.validity import Treatment, refusals, too_many_failed
+from kvbench.analysis.metrics import PRICED
+from kvbench.analysis.pricing.run_cost import incomparable
 
 Outcome = Literal["pass", "fail", "inconclusive", "refused"]
 
@@ -42,8 +44,9 @@ _OF_A_TEST = (
 
 @dataclass(frozen=True)
 class Judged:
-    """verdict: refused, else fail if any gate fails, else inconclusive if any is, else pass. gates: a JSON object each
-    (`_figures` says its fields). reasons: of a refusal. notes: what to know beside it.
+    """verdict: refused, else fail if any gate fails, else inconclusive if any is, else pass; a gate that is refused
+    alone, as it has no price, refuses all where none fails. gates: a JSON object each (`_figures` says its fields).
+    reasons: of a refusal. notes: what to know beside it.
     """
 
     verdict: Outcome
@@ -63,6 +66,10 @@ class _Row:
     reason: str | None
     turns: float | None = None
     """A run, where a share is judged by its counts."""
+    refused: bool = False
+    """The gate alone cannot be judged, whatever its figures."""
+    unit: str | None = None
+    """Of money, in place of the metric's."""
 
 
 def judge(
@@ -86,6 +93,9 @@ def judge(
     p_holm = dict(zip(tested, adjusted.tolist(), strict=True))
     found = [_figures(row, p_holm.get(i), len(rows), refused=bool(reasons)) for i, row in enumerate(rows)]
     verdicts = {gate["verdict"] for gate in found}
+    if "fail" not in verdicts:
+        # A failure beside it stays one: it is what a job has to act on.
+        reasons += [f"{row.gate.expr}: {row.reason}" for row in rows if row.refused]
     verdict: Outcome = (
         "refused"
         if reasons
@@ -102,19 +112,34 @@ def _row(gate: Gate, base: Sequence[Evidence], new: Sequence[Evidence], failed: 
     sides = [base, new] if gate.kind != "value" else [new]
     values = [[run.value(gate.metric, gate.stat) for run in side] for side in sides]
     reason = _unusable(gate, sides, values, failed)
+    if gate.metric.word in PRICED and (why := _not_priced([run for side in sides for run in side])) is not None:
+        return _Row(gate, np.array([]), np.array([]), None, why, refused=True)
     if any(value is None or (gate.log and value <= 0) for side in values for value in side):
         return _Row(gate, np.array([]), np.array([]), None, reason)
     arrays = [np.array(side, dtype=float) for side in values]
     scaled = [gate.sign * (np.log(side) if gate.log else side) for side in arrays]
     before, after = scaled if len(scaled) == 2 else (np.array([]), scaled[0])
+    unit = sides[0][0].cost.currency if gate.metric.word in PRICED and sides[0][0].cost is not None else None
     if any(len(side) < 2 for side in scaled):
-        return _Row(gate, before, after, None, reason)
+        return _Row(gate, before, after, None, reason, unit=unit)
     test = two_samples(before, after) if gate.kind != "value" else one_sample(after, gate.threshold)
     if gate.kind == "value" and gate.metric.word == "errors" and gate.sign > 0:
         test = _with_counts(test, new, gate.threshold)
         turns = sum((run.completed or 0) + (run.failed or 0) for run in new) / len(new)
         return _Row(gate, before, after, test, reason, turns)
-    return _Row(gate, before, after, test, reason)
+    return _Row(gate, before, after, test, reason, unit=unit)
+
+
+def _not_priced(runs: Sequence[Evidence]) -> str | None:
+    """Why amounts of these runs cannot be compared."""
+    costs = []
+    for run in runs:
+        if run.cost is None:
+            return f"not priced: {run.label}, a result of {run.source}, does not hold the usage of each request"
+        if run.cost.reason is not None:
+            return f"not priced: {run.label}: {run.cost.reason}"
+        costs.append(run.cost)
+    return incomparable(costs)
 
 
 def _with_counts(test: Test, new: Sequence[Evidence], limit: float) -> Test:
@@ -128,8 +153,6 @@ def _unusable(
     gate: Gate, sides: Sequence[Sequence[Evidence]], values: Sequence[Sequence[float | None]], failed: Sequence[str]
 ) -> str | None:
     """Why a gate cannot have a verdict, whatever its figures."""
-    if gate.metric.word == "cost":
-        return "no run is priced: kvbench price RUN"
     silent = [
         run.label
         for side, found in zip(sides, values, strict=True)
@@ -175,11 +198,11 @@ def _figures(row: _Row, p_holm: float | None, family: int, *, refused: bool) -> 
     gate, test = row.gate, row.test
     found: dict[str, Any] = {
         "expr": gate.expr,
-        "verdict": "refused" if refused else "inconclusive",
+        "verdict": "refused" if refused or row.refused else "inconclusive",
         "reason": row.reason,
         "metric": gate.metric.word,
         "stat": gate.stat,
-        "unit": gate.metric.unit,
+        "unit": row.unit or gate.metric.unit,
         "scale": gate.kind,
         "log": gate.log,
         "fails_beyond": _back(gate, gate.threshold),

@@ -10,6 +10,7 @@ from kvbench.analysis.gate.evidence import Evidence, from_run
 from kvbench.analysis.gate.foreign import load_results
 from kvbench.analysis.slo import Slo
 from kvbench.errors import InputError
+from kvbench.prices.pricing import PriceList
 from kvbench.runs.reader import RUNS_DIR, resolve_run
 from kvbench.runs.writer import RUN_FILE
 
@@ -35,7 +36,7 @@ def run_directories(given: Sequence[str]) -> list[Path]:
     return [resolve_run(name) for name in expand(given)]
 
 
-def load_side(given: Sequence[str], slos: tuple[Slo, ...] = ()) -> list[Evidence]:
+def load_side(given: Sequence[str], slos: tuple[Slo, ...] = (), prices: PriceList | None = None) -> list[Evidence]:
     """Runs of one side, kvbench's and other tools' results."""
     found: list[Evidence] = []
     for name in expand(given):
@@ -43,5 +44,5 @@ def load_side(given: Sequence[str], slos: tuple[Slo, ...] = ()) -> list[Evidence
         if path.is_file() and not (path.parent / RUN_FILE).is_file():
             found += load_results(path)
         else:
-            found.append(from_run(resolve_run(name), slos))
+            found.append(from_run(resolve_run(name), slos, prices))
     return found

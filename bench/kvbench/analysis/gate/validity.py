@@ -48,7 +48,8 @@ def refusals(
 ) -> list[str]:
     """All reasons, none where the runs can be compared. UsageError for a treatment that names no field."""
     runs = [*base, *new]
-    reasons = [f"{run.label} {problem}" for run in runs for problem in run.problems]
+    # A run that is given twice has its problems once.
+    reasons = list(dict.fromkeys(f"{run.label} {problem}" for run in runs for problem in run.problems))
     reasons += _copies(runs)
     reasons += _incomplete(runs)
     if base:
@@ -180,7 +181,13 @@ def _tokens(runs: Sequence[Evidence]) -> Iterator[str]:
 
 def _sums(runs: Sequence[Evidence], which: int) -> dict[str, int | None]:
     if any(run.turns is None for run in runs):
-        return {run.label: run.tokens[which] for run in runs}
+        # Tokens are of what succeeded: where turns failed, an average turn's are compared.
+        each = [max(run.completed or 1, 1) if any(run.failed for run in runs) else 1 for run in runs]
+        totals = [run.tokens[which] for run in runs]
+        return {
+            run.label: None if total is None else round(total / of)
+            for run, total, of in zip(runs, totals, each, strict=True)
+        }
     turns = [run.turns for run in runs if run.turns is not None]
     common = set(turns[0]).intersection(*turns[1:])
     told = [key for key in common if all(of[key][which] is not None for of in turns)]

@@ -13,8 +13,11 @@ import msgspec
 from kvbench.analysis.gate.decide import MIN_RUNS, enough
 from kvbench.analysis.gate.expression import Gate, parse_fail_if, parse_slo
 from kvbench.analysis.gate.validity import Treatment
+from kvbench.analysis.metrics import PRICED
 from kvbench.analysis.slo import Slo
-from kvbench.errors import InputError, KvbenchError
+from kvbench.errors import InputError, KvbenchError, UsageError
+from kvbench.prices.load import bundled_books, load_prices
+from kvbench.prices.pricing import PriceList
 
 
 class SideSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,8 +36,8 @@ class HistorySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class NightlySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Paths start at the spec's own directory. runs: a side. run: options of `kvbench run`, by the names that run.json
-    has under `settings`."""
+    """Paths start at the spec's own directory. runs: a side. prices: books, for gates on cost. run: options of `kvbench
+    run`, by the names that run.json has under `settings`."""
 
     trace: str
     candidate: SideSpec
@@ -45,16 +48,18 @@ class NightlySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     fail_if: tuple[str, ...] = ()
     slo: tuple[str, ...] = ()
     treatment: tuple[str, ...] = ()
+    prices: tuple[str, ...] = ()
     hook_timeout_s: float = 600.0
     run: dict[str, Any] = {}
 
 
 class Goals(msgspec.Struct, frozen=True):
-    """The spec's expressions, parsed."""
+    """The spec's expressions, parsed. prices: None where no gate needs any."""
 
     gates: list[Gate]
     slos: tuple[Slo, ...]
     treatments: list[Treatment]
+    prices: PriceList | None = None
 
 
 def load_spec(path: Path) -> tuple[NightlySpec, Goals]:
@@ -84,7 +89,17 @@ def _goals(spec: NightlySpec, path: Path) -> Goals:
 
     absolute = parsed("slo", parse_slo)
     gates = parsed("fail_if", parse_fail_if) + [goal for goal in absolute if not isinstance(goal, Slo)]
-    return Goals(gates, tuple(goal for goal in absolute if isinstance(goal, Slo)), parsed("treatment", Treatment.parse))
+    slos = tuple(goal for goal in absolute if isinstance(goal, Slo))
+    return Goals(gates, slos, parsed("treatment", Treatment.parse), _prices(spec, gates, path))
+
+
+def _prices(spec: NightlySpec, gates: list[Gate], path: Path) -> PriceList | None:
+    if not spec.prices and not any(gate.metric.word in PRICED for gate in gates):
+        return None
+    try:
+        return load_prices([name if name in bundled_books() else str(path.parent / name) for name in spec.prices])
+    except UsageError as error:
+        raise InputError(error.message, path=path, field="prices", hint=error.hint) from None
 
 
 def _check(spec: NightlySpec, goals: Goals, path: Path) -> None:

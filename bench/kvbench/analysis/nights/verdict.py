@@ -21,20 +21,21 @@ NOT_CONFIRMED = (
 
 def early_refusals(base: Path, candidate: Path, goals: Goals) -> list[str]:
     """After one run a side: why the gate would refuse the whole night."""
-    sides = [from_run(path, goals.slos) for path in (base, candidate)]
+    sides = [from_run(path, goals.slos, goals.prices) for path in (base, candidate)]
     return refusals([sides[0]], [sides[1]], goals.treatments, allow_order=True)
 
 
 def judge_sides(base: Sequence[Path], candidate: Sequence[Path], goals: Goals) -> Judged:
     """Tonight against tonight."""
-    sides = [[from_run(path, goals.slos) for path in side] for side in (base, candidate)]
+    sides = [[from_run(path, goals.slos, goals.prices) for path in side] for side in (base, candidate)]
     return judge(sides[0], sides[1], goals.gates, treatments=goals.treatments)
 
 
 def judge_stored(stored: Sequence[Path], tonight: Sequence[Path], goals: Goals) -> Judged:
     """Tonight against history. What the treatment names may differ from night to night, and is not compared."""
     base, new = (
-        [_without(from_run(path, goals.slos), goals.treatments) for path in side] for side in (stored, tonight)
+        [_without(from_run(path, goals.slos, goals.prices), goals.treatments) for path in side]
+        for side in (stored, tonight)
     )
     return judge(base, new, goals.gates, allow_order=True)
 

@@ -79,7 +79,7 @@ class PriceFold:
 
     def add(self, billable: Billable) -> Priced | Unpriced | None:
         """Price one more request. None: it failed without using anything, as far as is known."""
-        if billable.failed and billable.usage.input_tokens is None and billable.usage.problem is None:
+        if billable.unused:
             self.refused += 1
             return None
         moved = self._moved(billable)

@@ -39,7 +39,12 @@ def run_source(run: Run) -> Source:
 
 
 def run_billables(run: Run, model: str | None = None) -> Iterator[Billable]:
-    """In the order in which they ended. model: prices all as this one.
+    """In the order in which they ended. model: prices all as this one."""
+    return (billable for _, billable in run_attempts(run, model))
+
+
+def run_attempts(run: Run, model: str | None = None) -> Iterator[tuple[Record, Billable]]:
+    """Each attempt that was sent, with what it comes to on a bill.
 
     The usage object is read again as it came, so that a run of an older kvbench has the kinds it did not know.
     """
@@ -53,21 +58,24 @@ def run_billables(run: Run, model: str | None = None) -> Iterator[Billable]:
         sent_ns = clock.upload_start if clock.upload_start is not None else clock.sent
         before_ns = ended.get((record.session_id, record.turn - 1))
         named = record.request_model or record.response_model or (str(default) if default else None)
-        yield Billable(
-            request_id=record.request_id + (f"#{record.attempt}" if record.attempt else ""),
-            model=model or named,
-            usage=record.usage if record.usage_raw is None else normalise(record.usage_raw),
-            start=None if sent_ns is None else zero + timedelta(microseconds=sent_ns / 1000),
-            end=None if clock.end is None else zero + timedelta(microseconds=clock.end / 1000),
-            failed=_was_refused(record),
-            floor=None if expected is None else expected.floor,
-            ceiling=None if expected is None else expected.ceiling,
-            rule=None if expected is None else expected.rule,
-            turn=record.turn,
-            pause_s=None if sent_ns is None or before_ns is None else max(0, sent_ns - before_ns) / 1e9,
-            sub_agent=record.session_id != record.root_id if record.root_id else None,
-            response_model=None if model is not None else record.response_model,
-            response_id=record.response_id,
+        yield (
+            record,
+            Billable(
+                request_id=record.request_id + (f"#{record.attempt}" if record.attempt else ""),
+                model=model or named,
+                usage=record.usage if record.usage_raw is None else normalise(record.usage_raw),
+                start=None if sent_ns is None else zero + timedelta(microseconds=sent_ns / 1000),
+                end=None if clock.end is None else zero + timedelta(microseconds=clock.end / 1000),
+                failed=_was_refused(record),
+                floor=None if expected is None else expected.floor,
+                ceiling=None if expected is None else expected.ceiling,
+                rule=None if expected is None else expected.rule,
+                turn=record.turn,
+                pause_s=None if sent_ns is None or before_ns is None else max(0, sent_ns - before_ns) / 1e9,
+                sub_agent=record.session_id != record.root_id if record.root_id else None,
+                response_model=None if model is not None else record.response_model,
+                response_id=record.response_id,
+            ),
         )
 
 
