@@ -162,6 +162,15 @@ def latency(
     cells: Annotated[int, typer.Option(metavar="N", help="Pairs of uncached and cached tokens.")] = 60,
     repeats: Annotated[int, typer.Option(metavar="N", help="Measurements of each.")] = 5,
     max_input_tokens: Annotated[int, typer.Option(metavar="N", help="Longest prompt.")] = 32_768,
+    output_tokens: Annotated[
+        int, typer.Option(metavar="N", help="Of each measured answer; with some, what context costs a generated token.")
+    ] = 1,
+    tier_after_tokens: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST", help="Tokens that push a prompt out of HBM (and out of the next tier): hits from there."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the pairs and their order.")] = 0,
 ) -> Design:
     """What a hit and a miss cost in time: TTFT over uncached and cached tokens, in random order."""
@@ -169,7 +178,14 @@ def latency(
 
     from kvbench.replay.probes.latency import LatencyDesign, LatencyProbe
 
-    design = LatencyDesign(cells=cells, repeats=repeats, max_input_tokens=max_input_tokens, seed=seed).check()
+    design = LatencyDesign(
+        cells=cells,
+        repeats=repeats,
+        max_input_tokens=max_input_tokens,
+        output_tokens=output_tokens,
+        tier_after_tokens=_lengths(tier_after_tokens, "--tier-after-tokens"),
+        seed=seed,
+    ).check()
     return LatencyProbe(design).probe, to_builtins(design)
 
 
@@ -210,7 +226,7 @@ def occupancy(
     return OccupancyProbe(design).probe, settings
 
 
-def _lengths(text: str | None) -> tuple[int, ...]:
+def _lengths(text: str | None, option: str = "--input-tokens") -> tuple[int, ...]:
     if text is None:
         return ()
     try:
@@ -218,7 +234,7 @@ def _lengths(text: str | None) -> tuple[int, ...]:
     except ValueError:
         found = (0,)
     if min(found) < 2:
-        raise UsageError(f"--input-tokens {text}: not a list of numbers of tokens", hint="as --input-tokens 501,1001")
+        raise UsageError(f"{option} {text}: not a list of numbers of tokens", hint=f"as {option} 501,1001")
     return found
 
 

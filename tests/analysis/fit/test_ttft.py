@@ -3,83 +3,255 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
+from tests.analysis.fit.latency_runs import Sent, formula, run_of
 
+from kvbench.analysis.fit.given import Given
 from kvbench.analysis.fit.ttft import fit_latency
-from kvbench.model import Clock, FitReport, Record, RunInfo, Trust, Usage
-from kvbench.runs.reader import Run
+from kvbench.model import FitReport, Trust
 
 T0, A, B = 0.037, 50.5e-6, 1.34e-10
 """Measured on a real server: DeepSeek-V4.1 on eight H100, 1K to 260K tokens."""
+TRUTH = {"ttft_base_s": T0, "prefill_s_per_token": A, "attention_s_per_token2": B}
 
 
-def run_of(rows: list[tuple[str, int, int, float]], trust: Trust | None = None) -> Run:
-    """rows: (cell, uncached, cached, TTFT)"""
-    records = []
-    for i, (cell, uncached, cached, ttft) in enumerate(rows):
-        clock = Clock(scheduled=i, due=i, sent=0, first_token=round(ttft * 1e9), end=round(ttft * 1e9))
-        usage = Usage(input_tokens=uncached + cached, cached_tokens=cached, output_tokens=1)
-        records.append(Record(request_id=f"{cell}/{i}.read", session_id=cell, turn=0, clock=clock, usage=usage))
-    info = RunInfo(kvbench_version="0", run_id="r", name="t", status="done", started_at="", trust=trust)
-    return Run(info=info, records=records, events=[], warnings=[], path=Path("r"))
-
-
-def measured(seed: int, noise: float, hot: bool = True) -> FitReport:
-    rng = random.Random(seed)
-    rows = []
-    for cell in range(60):
+def cells(rng: random.Random, count: int = 60, hot: bool = True) -> list[tuple[str, int, int]]:
+    found = []
+    for cell in range(count):
         uncached = round(1000 * 260 ** rng.random())
         cached = round(1000 * 100 ** rng.random()) if hot and cell % 4 else 0
-        for _ in range(5):
-            true = T0 + A * uncached + B * (uncached * cached + uncached**2 / 2)
-            rows.append((f"cell{cell}", uncached, cached, true * rng.lognormvariate(0, noise)))
-    return fit_latency(run_of(rows))
+        found.append((f"cell{cell}", uncached, cached))
+    return found
+
+
+def measured(seed: int, noise: float, hot: bool = True, given: Given | None = None, **more: float | int) -> FitReport:
+    rng = random.Random(seed)
+    terms = {"base": T0, "token": A, "square": B, **more}
+    sent = [
+        Sent(name, u, c, formula(u, c, **terms) * rng.lognormvariate(0, noise))  # type: ignore[arg-type]
+        for name, u, c in cells(rng, hot=hot)
+        for _ in range(5)
+    ]
+    return fit_latency(run_of(sent), given or Given())
+
+
+def value(report: FitReport, name: str) -> float:
+    found = report.named(name)
+    assert found is not None, report.refusals
+    assert found.value is not None
+    return found.value
+
+
+def holds(report: FitReport, name: str, truth: float) -> bool:
+    found = report.named(name)
+    assert found is not None, report.refusals
+    assert found.low is not None
+    assert found.high is not None
+    return found.low <= truth <= found.high
 
 
 def test_the_terms_are_found_at_five_percent_noise() -> None:
     inside = 0
-    for seed in range(12):
+    for seed in range(8):
         report = measured(seed, 0.05)
-        for name, truth in (("ttft_base_s", T0), ("prefill_s_per_token", A), ("attention_s_per_token2", B)):
-            found = report.named(name)
-            assert found is not None, report.refusals
-            assert found.value is not None
-            assert found.low is not None
-            assert found.high is not None
-            if name == "prefill_s_per_token":
-                assert found.value == pytest.approx(truth, rel=0.03)
-            if name == "attention_s_per_token2":
-                assert found.value == pytest.approx(truth, rel=0.08)
-            inside += found.low <= truth <= found.high
-    assert inside >= 24  # of 36 intervals of 90%
+        assert value(report, "prefill_s_per_token") == pytest.approx(A, rel=0.03)
+        assert value(report, "attention_s_per_token2") == pytest.approx(B, rel=0.08)
+        inside += sum(holds(report, name, truth) for name, truth in TRUTH.items())
+        assert {e.name for e in report.estimates} == {*TRUTH, "prefill_s_per_cached_token"}
+    assert inside >= 17  # of 24 intervals of 90%
 
 
 def test_without_noise_the_terms_are_exact() -> None:
     report = measured(1, 0.0)
-    for name, truth in (("ttft_base_s", T0), ("prefill_s_per_token", A), ("attention_s_per_token2", B)):
-        found = report.named(name)
-        assert found is not None
-        assert found.value == pytest.approx(truth, rel=1e-3)
+    for name, truth in TRUTH.items():
+        assert value(report, name) == pytest.approx(truth, rel=1e-3)
     cached = report.named("prefill_s_per_cached_token")
     assert cached is not None
     assert cached.low == 0
 
 
+@pytest.mark.parametrize("known", [8192, None])
+def test_the_time_of_a_step_and_its_size_are_found(known: int | None) -> None:
+    report = measured(2, 0.02, given=Given(chunk_tokens=known), chunk=8192, chunk_s=0.4)
+    assert value(report, "chunk_tokens") == 8192
+    assert value(report, "prefill_s_per_chunk") == pytest.approx(0.4, rel=0.1)
+    assert value(report, "prefill_s_per_token") == pytest.approx(A, rel=0.05)
+
+
+def test_a_step_that_takes_no_time_is_not_found() -> None:
+    report = measured(3, 0.05, given=Given(chunk_tokens=8192))
+    assert report.named("prefill_s_per_chunk") is None
+    assert any("steps of 8,192 tokens take no time" in note for note in report.notes)
+
+
+def test_a_replay_counts_as_uncached_where_it_is_known() -> None:
+    """128 of 1,000 uncached tokens: left out, the base would take them in."""
+    report = measured(4, 0.0, given=Given(replay_tokens=128), replay=128)
+    for name, truth in TRUTH.items():
+        assert value(report, name) == pytest.approx(truth, rel=1e-3)
+    assert any("128 tokens" in note for note in report.notes)
+    without = value(measured(4, 0.0, replay=128), "ttft_base_s")
+    assert abs(without / T0 - 1) > 0.05
+
+
+def test_the_least_time_of_an_answer_is_found() -> None:
+    report = measured(5, 0.03, floor=0.4)
+    assert value(report, "ttft_floor_s") == pytest.approx(0.4, rel=0.02)
+    assert value(report, "prefill_s_per_token") == pytest.approx(A, rel=0.05)
+
+
+# ------------------------------------------------------------------------------------------------ tiers
+
+
+M, BANDWIDTH, TIER_S = 48_068, 20e9, 0.05
+"""DeepSeek-V3.2's bytes a token, from a host whose memory gives 20 GB/s."""
+
+
+def tiered(seed: int, noise: float, *, told: bool, left: float = 1.0, repeats: int = 4) -> list[Sent]:
+    """Each hot cell from HBM and, as `tier1cell`, from below it; left: the share that had really gone down."""
+    rng = random.Random(seed)
+    sent = []
+    for name, u, c in cells(rng):
+        base = formula(u, c, base=T0, token=A, square=B)
+        for _ in range(repeats):
+            sent.append(Sent(name, u, c, base * rng.lognormvariate(0, noise), restored=0 if told else None))
+            if c:
+                gone = rng.random() < left
+                slow = (base + gone * (TIER_S + c * M / BANDWIDTH)) * rng.lognormvariate(0, noise)
+                sent.append(Sent(f"tier1{name}", u, c, slow, restored=c * gone if told else None))
+    return sent
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_bytes_a_token_follow_from_a_tiers_bandwidth(told: bool) -> None:
+    report = fit_latency(run_of(tiered(3, 0.03, told=told)), Given(tier_bytes_per_s=BANDWIDTH))
+    assert value(report, "bytes_per_token_through_tier") == pytest.approx(M, rel=0.1)
+    assert holds(report, "bytes_per_token_through_tier", M)
+    assert holds(report, "tier_latency_s", TIER_S)
+    assert value(report, "prefill_s_per_token") == pytest.approx(A, rel=0.03)
+
+
+def test_without_a_bandwidth_there_is_a_time_and_no_size() -> None:
+    report = fit_latency(run_of(tiered(3, 0.03, told=True)))
+    assert value(report, "tier_s_per_token") == pytest.approx(M / BANDWIDTH, rel=0.1)
+    assert report.named("bytes_per_token_through_tier") is None
+
+
+def test_prompts_that_had_not_left_are_noticed() -> None:
+    """The server's word counts; without it, a tier is refused that a third of its prompts did not come from."""
+    told = fit_latency(run_of(tiered(2, 0.03, told=True, left=0.6)))
+    assert value(told, "tier_s_per_token") == pytest.approx(M / BANDWIDTH, rel=0.08)
+    silent = fit_latency(run_of(tiered(2, 0.03, told=False, left=0.6)))
+    assert silent.named("tier_s_per_token") is None
+    assert any(r.name == "tier_s_per_token" and "left HBM" in r.reason for r in silent.refusals)
+
+
+def replayed(seed: int, noise: float, *, tier_s: float, share: float) -> list[Sent]:
+    """A replay's requests, of which a share of the hits comes from below HBM."""
+    rng = random.Random(seed)
+    sent = []
+    for i in range(240):
+        u = round(500 * 30 ** rng.random())
+        c = 0 if i % 4 == 0 else round(4000 * 30 ** rng.random())
+        slow = c > 0 and rng.random() < share
+        ttft = formula(u, c, base=T0, token=A, square=B) + slow * (tier_s + c * M / BANDWIDTH)
+        sent.append(Sent(f"s{i % 30}", u, c, ttft * rng.lognormvariate(0, noise)))
+    return sent
+
+
+def test_two_kinds_of_hits_are_told_apart_by_their_time() -> None:
+    run = run_of(replayed(1, 0.01, tier_s=0.5, share=0.4), probe=False, metrics=(0.0, 1e6))
+    report = fit_latency(run, Given(tier_bytes_per_s=BANDWIDTH))
+    assert value(report, "bytes_per_token_through_tier") == pytest.approx(M, rel=0.05)
+    assert any("slower tier" in note for note in report.notes)
+
+
+def test_kinds_that_look_alike_are_refused() -> None:
+    run = run_of(replayed(2, 0.05, tier_s=0.0, share=0.4), probe=False, metrics=(0.0, 1e6))
+    report = fit_latency(run)
+    assert report.named("tier_s_per_token") is None
+    assert any(r.name == "tier_s_per_token" and "neither it nor their time" in r.reason for r in report.refusals)
+
+
+def test_hits_of_one_kind_are_not_made_two() -> None:
+    for seed in range(2):
+        report = fit_latency(run_of(replayed(seed, 0.05, tier_s=0.0, share=0.0), probe=False))
+        assert report.named("tier_s_per_token") is None
+        assert not any("slower tier" in note for note in report.notes)
+
+
+# ------------------------------------------------------------------------------------------------ ordinary runs
+
+
+def agent_sessions(seed: int, noise: float, cached_s: float) -> list[Sent]:
+    """Turns that bring a tenth of what went before, all of which is hit: new and cached rise together."""
+    rng = random.Random(seed)
+    sent = []
+    for session in range(24):
+        context = 2000
+        while context < 40_000:
+            new = round(context * rng.uniform(0.0997, 0.1003))
+            ttft = formula(new, context, base=T0, token=A, square=0) + cached_s * context
+            sent.append(Sent(f"s{session}", new, context, ttft * rng.lognormvariate(0, noise)))
+            context += new
+    return sent
+
+
+@pytest.mark.parametrize("cached_s", [0.0, 20e-6])
+def test_terms_that_an_agents_turns_cannot_tell_are_refused(cached_s: float) -> None:
+    """20 us a cached token look like 200 us more a new one."""
+    report = fit_latency(run_of(agent_sessions(1, 0.05, cached_s), probe=False))
+    refused = {r.name: r for r in report.refusals}
+    assert {"prefill_s_per_token", "prefill_s_per_cached_token"} <= set(refused)
+    assert "rises and falls" in refused["prefill_s_per_token"].reason
+    assert "kvbench probe latency" in refused["prefill_s_per_token"].experiment
+    assert value(report, "ttft_base_s") == pytest.approx(T0, rel=0.1)
+
+
+def test_only_requests_that_nothing_ran_beside_count() -> None:
+    """Every third session's requests are doubled by one sent meanwhile, which triples their time."""
+    rng = random.Random(1)
+    sent, clock = [], 0.0
+    for i in range(300):
+        u, c = rng.randint(200, 20_000), rng.choice([0, 10_000, 40_000])
+        ttft = formula(u, c, base=T0, token=A, square=1e-9)
+        if i % 3:
+            sent.append(Sent(f"s{i % 20}", u, c, ttft, at_s=clock))
+            clock += ttft + 0.01
+        else:
+            sent.append(Sent(f"s{i % 20}", u, c, 3 * ttft, at_s=clock))
+            sent.append(Sent(f"t{i % 20}", u, c, 3 * ttft, at_s=clock + ttft / 2))
+            clock += 5 * ttft
+    report = fit_latency(run_of(sent, probe=False))
+    assert value(report, "prefill_s_per_token") == pytest.approx(A, rel=1e-3)
+    assert any(note.startswith("200 requests are left out") for note in report.notes)
+
+
+# ------------------------------------------------------------------------------------------------ refusals
+
+
 def test_what_cannot_be_told_is_refused() -> None:
     cold = measured(1, 0.05, hot=False)
     assert [r.name for r in cold.refusals] == ["prefill_s_per_cached_token"]
-    one_length = run_of([("cell0", 1000, 0, 0.1) for _ in range(40)])
+    one_length = run_of([Sent("cell0", 1000, 0, 0.1) for _ in range(40)])
     assert "no slope" in fit_latency(one_length).refusals[0].reason
-    few = run_of([("cell0", 1000 * i, 0, 0.1) for i in range(1, 10)])
+    few = run_of([Sent("cell0", 1000 * i, 0, 0.1) for i in range(1, 10)])
     assert "too few" in fit_latency(few).refusals[0].reason
     trust = Trust(verdict="degraded", reasons=("x",))
-    degraded = run_of([("cell0", 1000 * i, 0, 0.1 * i) for i in range(1, 60)], trust)
+    degraded = run_of([Sent("cell0", 1000 * i, 0, 0.1 * i) for i in range(1, 60)], trust=trust)
     assert "own error" in fit_latency(degraded).refusals[0].reason
     rng = random.Random(3)
-    queue = [(f"cell{i % 30}", u := rng.randint(200, 50_000), 0, A * u * rng.choice([1, 3, 9])) for i in range(120)]
+    queue = [Sent(f"cell{i % 30}", u := rng.randint(200, 50_000), 0, A * u * rng.choice([1, 3, 9])) for i in range(120)]
     loaded = fit_latency(run_of(queue))
     assert not loaded.estimates
     assert loaded.misfit is not None
     assert loaded.misfit.share > loaded.misfit.limit
+
+
+def test_a_run_that_was_never_alone_says_so() -> None:
+    together = [Sent(f"s{i}", 1000 * (1 + i % 9), 0, 0.5, at_s=0.1 * i) for i in range(50)]
+    report = fit_latency(run_of(together, probe=False))
+    assert not report.estimates
+    assert "in flight beside them" in report.refusals[0].reason
+    assert "--max-in-flight 1" in report.refusals[0].experiment

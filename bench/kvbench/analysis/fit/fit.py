@@ -4,38 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from kvbench.analysis.fit.consistency import fit_consistency
+from kvbench.analysis.fit.decode import fit_decode
 from kvbench.analysis.fit.gauge import fit_gauge
+from kvbench.analysis.fit.given import NOTHING_GIVEN, Given, replay_of
 from kvbench.analysis.fit.granularity import fit_granularity
 from kvbench.analysis.fit.ramp import fit_capacity
 from kvbench.analysis.fit.trace import fit_trace
-from kvbench.analysis.fit.ttft import fit_latency
+from kvbench.analysis.fit.ttft import REPLAY_TOKENS, fit_latency
 from kvbench.analysis.fit.ttl import fit_ttl
 from kvbench.model import Estimate, FitReport
 from kvbench.runs.reader import Run
 
 
-def fit_run(run: Run, *, kv_memory_bytes: int | None = None) -> FitReport:
+def fit_run(run: Run, *, kv_memory_bytes: int | None = None, given: Given = NOTHING_GIVEN) -> FitReport:
     """What one run says; memory of the KV cache as given, else as the run's own settings have it."""
     probe = run.info.settings.get("probe")
     fits: dict[object, Callable[[], FitReport]] = {
         "capacity": lambda: fit_capacity(run, kv_memory_bytes),
         "granularity": lambda: fit_granularity(run),
         "ttl": lambda: fit_ttl(run),
-        "latency": lambda: fit_latency(run),
+        "latency": lambda: _joined([fit_latency(run, given), *_decode_of_probe(run, given)]),
         "consistency": lambda: fit_consistency(run),
         "occupancy": lambda: fit_gauge(run, kv_memory_bytes),
     }
     if probe in fits:
         return fits[probe]()
-    return _joined([fit_trace(run, kv_memory_bytes), fit_gauge(run, kv_memory_bytes)])
+    cache = _joined([fit_trace(run, kv_memory_bytes), fit_gauge(run, kv_memory_bytes)])
+    times = [fit_latency(run, given), fit_decode(run, given)]
+    # residuals and misfit are the cache's: those of times are of other rows
+    return replace(_joined([cache, *times]), misfit=cache.misfit, residuals=cache.residuals)
 
 
-def fit_runs(runs: Sequence[Run], *, kv_memory_bytes: int | None = None) -> FitReport:
-    """One report of several runs: each run's own, one after the other."""
-    reports = [fit_run(run, kv_memory_bytes=kv_memory_bytes) for run in runs]
+def fit_runs(runs: Sequence[Run], *, kv_memory_bytes: int | None = None, given: Given = NOTHING_GIVEN) -> FitReport:
+    """One report of several runs: each run's own, one after the other. What a granularity probe says of replays holds
+    for the others too."""
+    first = {i: fit_run(r) for i, r in enumerate(runs) if r.info.settings.get("probe") == "granularity"}
+    if given.replay_tokens is None and any(replay_of(report.notes) for report in first.values()):
+        given = replace(given, replay_tokens=REPLAY_TOKENS)
+    reports = [first.get(i) or fit_run(r, kv_memory_bytes=kv_memory_bytes, given=given) for i, r in enumerate(runs)]
     pools = [] if kv_memory_bytes is not None else _pools(runs, reports)
     return _joined([*reports, FitReport(runs=(), estimates=tuple(_two_pools(pools)))])
+
+
+def _decode_of_probe(run: Run, given: Given) -> list[FitReport]:
+    """Where its answers have more than a token."""
+    return [fit_decode(run, given)] if (run.info.settings.get("output_tokens") or 1) > 1 else []
 
 
 def _joined(reports: Sequence[FitReport]) -> FitReport:

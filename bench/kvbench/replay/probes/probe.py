@@ -246,6 +246,15 @@ class Prober:
     def event(self, kind: str, **data: Any) -> None:
         self._writer.event(kind, self._clock.now_ns(), **data)
 
+    async def restored_tokens(self) -> float | None:
+        """Tokens that came from below HBM so far, by the server's own counters; None where it does not tell."""
+        try:
+            metrics = await self.endpoint.scrape()
+        except FailedError:
+            return None
+        by_source = None if metrics is None else metrics.prompt_tokens_by_source
+        return None if by_source is None else by_source.get("external_kv_transfer")
+
     async def sleep_until(self, elapsed_s: float) -> None:
         await asyncio.sleep(max(0.0, elapsed_s - self.elapsed_s))
 
