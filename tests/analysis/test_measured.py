@@ -123,3 +123,47 @@ def test_the_table_names_each_metric_once_and_gives_it_for_any_run() -> None:
 def test_interactivity_is_tokens_over_end_to_end_time() -> None:
     ran = measured(run_of([record("a", 0, 0, 500, usage=Usage(output_tokens=20))]))
     assert distribution(ran, "interactivity_tokens_per_s").p50 == pytest.approx(40)
+
+
+def test_a_phase_counts_time_once_however_many_requests_are_in_it() -> None:
+    def one(session: str, start: int, chunks: list[int], given: int, got: int) -> Record:
+        usage = Usage(input_tokens=given, output_tokens=got)
+        return record(session, 0, start, chunks[-1], chunks=[at * MS for at in chunks], usage=usage)
+
+    records = [
+        one("a", 0, [100, 200, 300], 1000, 5),
+        one("b", 50, [150, 250], 500, 3),  # prefill 0-150, decode 100-300
+        one("c", 400, [500], 200, 9),  # all in one chunk: nothing to say of decode
+        record("d", 0, 600, 700, chunks=[650 * MS]),  # reports no tokens
+    ]
+    ran = measured(run_of(records))
+    assert scalar(ran, "active_prefill_tokens_per_s") == pytest.approx(1700 / 0.25)
+    assert scalar(ran, "active_decode_tokens_per_s") == pytest.approx((4 + 2) / 0.2)
+    # Cut at 75 ms: three quarters of a's prompt and a quarter of b's, in 75 ms; no answer has begun.
+    cut = measured(run_of(records, settings={"duration_s": 0.075}))
+    assert scalar(cut, "active_prefill_tokens_per_s") == pytest.approx((750 + 125) / 0.075)
+    assert scalar(cut, "active_decode_tokens_per_s") is None
+
+
+def test_one_streams_decode_is_the_inverse_of_its_time_per_token() -> None:
+    chunks = [k * 20 * MS for k in range(5, 15)]
+    ran = measured(run_of([record("a", 0, 0, 300, chunks=chunks, usage=Usage(input_tokens=10, output_tokens=10))]))
+    assert scalar(ran, "active_decode_tokens_per_s") == pytest.approx(1 / 0.02)
+
+
+def test_the_window_of_an_opened_run_counts_from_when_all_was_warm() -> None:
+    records = [
+        record("a", 0, 0, 300, phase="warmup"),
+        record("a", 1, 600, 900, usage=Usage(output_tokens=3)),
+        record("b", 0, 1400, 1600, usage=Usage(output_tokens=5)),
+    ]
+    events = [{"kind": "measuring", "at_ns": 500 * MS, "duration_s": 1.5}]
+
+    def opened(status: str) -> Measured:
+        run = run_of(records, settings={"duration_s": 1.5}, status=status)
+        return measured(Run(info=run.info, records=records, events=events, warnings=[], path=run.path))
+
+    # Nothing is sent in the first 0.1 s nor comes in the last 0.4 s: both are of the window all the same.
+    assert opened("done").window == opened("done").steady == (0.5, 2.0)
+    assert scalar(opened("done"), "output_tokens_per_s") == pytest.approx(8 / 1.5)
+    assert opened("interrupted").window == (0.5, 1.6)

@@ -50,6 +50,8 @@ def test_counts(summary: Summary) -> None:
         ("ttfo_s", 4, 0.080, 0.185, 0.197),  # 50 60 100 200
         ("tpot_s", 4, 0.020, 0.0285, 0.0297),  # 10/3 20 20 30
         ("e2e_s", 4, 0.110, 0.262, 0.2764),  # 60 60 160 280
+        # From scheduled, 61 161 281 565.2: ranks 1.5, 2.85, 2.97
+        ("e2e_scheduled_s", 4, 0.221, 0.281 + 0.85 * 0.2842, 0.281 + 0.97 * 0.2842),
         ("queue_delay_s", 4, 0.001, 0.42957, 0.490074),  # 1 1 1 505.2
         # Ranks of eight values: p50 3.5, p95 6.65, p99 6.93.
         ("icl_s", 8, 0.020, 0.030, 0.030),  # 10 20 20 20 20 20 30 30
@@ -65,6 +67,7 @@ def test_distributions(summary: Summary, name: str, n: int, p50: float, p95: flo
 def test_adjusted_counts_the_failure_but_not_the_skipped_turn(summary: Summary) -> None:
     # 40 50 100 200 inf: the median is 100; p95 lies between 200 and +inf.
     assert summary.ttft_adjusted_s == Quantiles(n=5, p50=pytest.approx(0.1), failures_as_inf=1)
+    assert summary.e2e_adjusted_s == Quantiles(n=5, p50=pytest.approx(0.16), failures_as_inf=1)  # 60 60 160 280 inf
 
 
 def test_jobs_and_what_is_left_of_the_window(summary: Summary) -> None:
@@ -93,6 +96,14 @@ def test_goodput_counts_turns_that_meet_every_slo() -> None:
         ("ttft_s", "p90", 0.17),  # rank 2.7 of 40 50 100 200
         ("icl_s", "geomean", (0.01 * 0.02**5 * 0.03**2) ** (1 / 8)),
         ("error_rate", None, 2 / 6),
+        ("ttft_adjusted_s", "p50", 0.1),  # 40 50 100 200 inf
+        ("ttft_adjusted_s", "p90", None),  # rank 3.6, between 200 and inf
+        ("ttft_adjusted_s", "mean", None),
+        ("ttft_adjusted_s", "geomean", None),
+        # In prefill 1001-1201, 2001-2101, 2705.2-2755.2, 3001-3041 for all 4,000 tokens.
+        ("active_prefill_tokens_per_s", None, 4000 / 0.39),
+        # In decode 1201-1281, 2101-2161, 2755.2-2765.2, 3041-3061, for 4 + 2 + 3 + 1 tokens after the first.
+        ("active_decode_tokens_per_s", None, 10 / 0.17),
         ("cost", None, None),
     ],
 )
@@ -188,6 +199,9 @@ def test_after_the_duration_nothing_is_credited(tmp_path: Path) -> None:
     assert summary.output_tokens_per_s == pytest.approx(7 / 1.1301)
     assert summary.input_tokens_per_s == pytest.approx(2200 / 1.1301)
     assert summary.output_tokens == 14
+    # q2 is in prefill for all of its 100 ms; of its two later tokens one has come, 30 ms after the first.
+    assert summary.active_prefill_tokens_per_s == pytest.approx(2200 / 0.3)
+    assert summary.active_decode_tokens_per_s == pytest.approx((4 + 1) / (0.08 + 0.03))
 
 
 def test_a_run_without_a_row_has_no_figures(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ def test_the_whole_summary(summary: Summary) -> None:
         "but only 2 of 3 have a single expected value",
         "  eligible 98.7% of what each session had put there itself",
         "tokens     in 4,000 (1,311/s), out 14 (4.6/s); 6.0/s out before the tail, 16 wanted",
+        "  active   in 10.3k/s while a first token was awaited, out 58.8/s while answers came",
         "server     its own metrics: TTFT mean 0.093 s, hits 52.9%, preemptions 0, waiting at most 2",
         "own error  arrivals dated to 4.0 us (kernel stamps), send lag 0.9 ms, loop lag 0.2 ms (p99): trust ok",
         "warning    1 of 6 turns failed (limit 1%)",

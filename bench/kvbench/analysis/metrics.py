@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from kvbench.analysis import cache
+from kvbench.analysis.active import decode_tokens_per_s, prefill_tokens_per_s
 from kvbench.analysis.jobs import job_latencies_s, jobs_per_h_per_user, ttfat_s
 from kvbench.analysis.measured import Measured, chunk_gaps_s, credited_output_tokens, in_flight_quantile
 from kvbench.analysis.slo import good
@@ -34,10 +35,27 @@ class Metric:
     of: Callable[[Measured], pd.Series | float | None]
     many: bool = False
     """One value a turn: a statistic of STATISTICS has to be named."""
+    adjusted: bool = False
+    """Turns that failed are among the values, as +inf; a statistic that they reach is None."""
 
 
 def _turns(name: str, word: str, unit: str = "s") -> Metric:
     return Metric(name, word, unit, "lower", lambda ran: ran.ok[name], many=True)
+
+
+def _adjusted(name: str, word: str, of: str) -> Metric:
+    def values(ran: Measured) -> pd.Series:
+        never = pd.Series(np.inf, index=unanswered(ran).index, dtype=float)
+        joined: pd.Series = pd.concat([ran.ok[of], never])
+        return joined
+
+    return Metric(name, word, "s", "lower", values, many=True, adjusted=True)
+
+
+def unanswered(ran: Measured) -> pd.DataFrame:
+    """The turns that count as never answered: those that failed, but for what was never sent and what the user
+    ended."""
+    return ran.finals[~ran.finals["ok"] & ~ran.finals["error_class"].isin(USER_ENDED)]
 
 
 METRICS: dict[str, Metric] = {
@@ -50,6 +68,8 @@ METRICS: dict[str, Metric] = {
         Metric("icl_s", "icl", "s", "lower", chunk_gaps_s, many=True),
         _turns("e2e_s", "e2e"),
         _turns("e2e_scheduled_s", "e2e_scheduled"),
+        _adjusted("ttft_adjusted_s", "ttft_adjusted", "ttft_s"),
+        _adjusted("e2e_adjusted_s", "e2e_adjusted", "e2e_s"),
         Metric(
             "interactivity_tokens_per_s",
             "interactivity",
@@ -86,6 +106,8 @@ METRICS: dict[str, Metric] = {
             "higher",
             lambda ran: _per_s(credited_output_tokens(ran, ran.steady), ran.steady),
         ),
+        Metric("active_prefill_tokens_per_s", "active_prefill_throughput", "tokens/s", "higher", prefill_tokens_per_s),
+        Metric("active_decode_tokens_per_s", "active_decode_throughput", "tokens/s", "higher", decode_tokens_per_s),
         Metric("goodput_per_s", "goodput", "1/s", "higher", lambda ran: _per_s(_good(ran), ran.window)),
         Metric("good_fraction", "good_fraction", "1", "higher", lambda ran: _share(_good(ran), ran)),
         Metric("error_rate", "errors", "1", "lower", lambda ran: _share(len(ran.finals) - len(ran.ok), ran)),
@@ -124,23 +146,25 @@ def statistic(ran: Measured, name: str, stat: str | None) -> float | None:
     values = values.dropna()
     if values.empty or stat is None:
         return None
+    if stat in QUANTILES:
+        found = quantile(sorted(values), QUANTILES[stat])
+        return None if found is None or np.isinf(found) else found
+    if np.isinf(values).any():
+        return None
     if stat == "geomean":
         turns = values.index.isin(ran.ok.index).all() and METRICS[name].of is not chunk_gaps_s
         return geomean(values, ran.ok["session_id"] if turns else None)
-    if stat == "mean":
-        return float(values.mean())
-    return quantile(sorted(values), QUANTILES[stat])
+    return float(values.mean())
 
 
-def distribution(ran: Measured, name: str, *, adjusted: bool = False) -> Quantiles:
-    """Quantiles of a metric with a value a turn. Adjusted: every failed turn counts as +inf, but for those that were
-    never sent or that the user ended.
-    """
+def distribution(ran: Measured, name: str) -> Quantiles:
+    """Quantiles of a metric with a value a turn."""
     values = METRICS[name].of(ran)
     if not isinstance(values, pd.Series):
         raise TypeError(f"{name} is one value, not a distribution")
-    failed = ran.finals[~ran.finals["ok"] & ~ran.finals["error_class"].isin(USER_ENDED)]
-    return quantiles(values.dropna(), failures=len(failed) if adjusted else None)
+    if METRICS[name].adjusted:
+        return quantiles(values[values != np.inf].dropna(), failures=len(unanswered(ran)))
+    return quantiles(values.dropna())
 
 
 def scalar(ran: Measured, name: str) -> float | None:

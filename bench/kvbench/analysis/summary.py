@@ -48,7 +48,7 @@ def summarise(run: Run, slos: tuple[Slo, ...] = ()) -> Summary:
         errors={str(name): int(n) for name, n in failed["error_class"].value_counts().items()},
         in_flight_p95=scalar(ran, "in_flight_p95"),
         ttft_s=ttft,
-        ttft_adjusted_s=distribution(ran, "ttft_s", adjusted=True),
+        ttft_adjusted_s=distribution(ran, "ttft_adjusted_s"),
         ttft_scheduled_s=distribution(ran, "ttft_scheduled_s"),
         ttft_by_hit_s=_ttft_by_hit(ran),
         ttfo_s=distribution(ran, "ttfo_s"),
@@ -86,6 +86,10 @@ def summarise(run: Run, slos: tuple[Slo, ...] = ()) -> Summary:
         slos={slo.column: slo.limit for slo in slos},
         goodput_per_s=scalar(ran, "goodput_per_s"),
         good_fraction=scalar(ran, "good_fraction"),
+        e2e_scheduled_s=distribution(ran, "e2e_scheduled_s"),
+        e2e_adjusted_s=distribution(ran, "e2e_adjusted_s"),
+        active_prefill_tokens_per_s=scalar(ran, "active_prefill_tokens_per_s"),
+        active_decode_tokens_per_s=scalar(ran, "active_decode_tokens_per_s"),
         rules=info.rules or agentx.check(info, run.records),
     )
 

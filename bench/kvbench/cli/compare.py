@@ -14,15 +14,21 @@ def compare(
         list[str] | None,
         typer.Option(metavar="BOOK", help="A bundled price book or a TOML. Without: all bundled ones."),
     ] = None,
+    slo: Annotated[
+        list[str] | None,
+        typer.Option(metavar="EXPR", help="ttft<2s: what a request must meet to count in the goodput; again for more."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Compare runs turn by turn: what changed, by how much, where, and what else is different."""
     from kvbench.analysis.compare.report import compare as compared
+    from kvbench.analysis.gate.expression import request_slos
     from kvbench.analysis.gate.sources import run_directories
     from kvbench.prices.load import load_prices
     from kvbench.render.comparetext import compare_lines
 
-    report = compared(run_directories([base]), run_directories([new]), load_prices(prices))
+    slos = request_slos(slo or ())
+    report = compared(run_directories([base]), run_directories([new]), load_prices(prices), slos)
     if json:
         import msgspec
 

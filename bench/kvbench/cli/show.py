@@ -21,18 +21,13 @@ def show(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
     """Show what a run measured."""
-    from kvbench.analysis.gate.expression import parse_slo
-    from kvbench.analysis.slo import Slo
+    from kvbench.analysis.gate.expression import request_slos
     from kvbench.analysis.summary import summarise
-    from kvbench.errors import UsageError
     from kvbench.render.jsonout import summary_json
     from kvbench.runs.reader import load_run, resolve_run
 
-    goals = [parse_slo(text) for text in slo or ()]
-    if any(not isinstance(goal, Slo) for goal in goals):
-        raise UsageError("--slo says here what one request must meet, without a statistic", hint="--slo 'ttft<2s'")
     path = resolve_run(run)
-    loaded, slos = load_run(path), tuple(goal for goal in goals if isinstance(goal, Slo))
+    loaded, slos = load_run(path), request_slos(slo or ())
     summary = summarise(loaded, slos)
     if llmd_report is not None:
         import msgspec

@@ -147,6 +147,14 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What a request had to stay below to be good; goodput_per_s and good_fraction are None without."""
     goodput_per_s: float | None = None
     good_fraction: float | None = None
+    e2e_scheduled_s: Quantiles = Quantiles()
+    """Effective latency: from when the turn was scheduled."""
+    e2e_adjusted_s: Quantiles = Quantiles()
+    """E2E with a failed turn as +inf."""
+    active_prefill_tokens_per_s: float | None = None
+    """Input tokens, cached ones included, over the time in which a first token was waited for."""
+    active_decode_tokens_per_s: float | None = None
+    """Output tokens after the first over the time in which answers came."""
     rules: RulesCheck | None = None
     """None = made by no published rules."""
     prompt_lengths: PromptLengths | None = None

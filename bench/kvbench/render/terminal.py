@@ -55,7 +55,7 @@ def summary_lines(summary: Summary, next_command: str) -> list[Line]:
         *_errors(summary),
         *_latencies(summary),
         *_cache(summary),
-        _tokens(summary),
+        *_tokens(summary),
         *_lengths(summary),
         *_balance(summary),
         *_server(summary),
@@ -191,7 +191,7 @@ def _expected(summary: Summary) -> str:
     return f"; expected {rule}{of}, {differ}"
 
 
-def _tokens(summary: Summary) -> Line:
+def _tokens(summary: Summary) -> Iterator[Line]:
     wanted = summary.wanted_output_tokens
     text = (
         f"in {count(summary.input_tokens)} ({rate(summary.input_tokens_per_s)}), "
@@ -199,7 +199,12 @@ def _tokens(summary: Summary) -> Line:
     )
     if summary.steady_output_tokens_per_s is not None and summary.steady_window_s != summary.window_s:
         text += f"; {rate(summary.steady_output_tokens_per_s)} out before the tail"
-    return Line("tokens", text if wanted in (None, summary.output_tokens) else f"{text}, {count(wanted)} wanted")
+    yield Line("tokens", text if wanted in (None, summary.output_tokens) else f"{text}, {count(wanted)} wanted")
+    prefill, decode = summary.active_prefill_tokens_per_s, summary.active_decode_tokens_per_s
+    if prefill is not None and decode is not None:
+        yield Line(
+            "  active", f"in {rate(prefill)} while a first token was awaited, out {rate(decode)} while answers came"
+        )
 
 
 def _balance(summary: Summary) -> Iterator[Line]:

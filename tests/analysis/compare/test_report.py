@@ -9,6 +9,7 @@ import pytest
 from tests.made_runs import make_run
 
 from kvbench.analysis.compare.report import compare
+from kvbench.analysis.slo import Slo
 from kvbench.errors import RefusedError
 
 
@@ -97,3 +98,26 @@ def test_nothing_to_compare_is_refused(tmp_path: Path) -> None:
     base, new = make_run(tmp_path, "b", 0), make_run(tmp_path, "n", 1, failed=48)
     with pytest.raises(RefusedError, match="n has no turn that succeeded"):
         compare([base], [new])
+
+
+def test_every_figure_of_jobs_and_of_goals_is_compared(tmp_path: Path) -> None:
+    """Session s00: turns at 0 (TTFT 0.2), 0.27, 0.44 (a sub-agent's) and 0.61 s, an answer 20 ms after its first token.
+    Twice the TTFT: 0, 0.47, 0.74, 1.01."""
+    base, new = make_run(tmp_path, "b", 0, noise=0), make_run(tmp_path, "n", 1, noise=0, ttft=2.0)
+    found = metrics(compare([base], [new], slos=(Slo("ttft_s", 0.25),)))
+    assert found["job_latency.geomean"]["base"] == pytest.approx(0.61 + 0.12)
+    assert found["job_latency.geomean"]["new"] == pytest.approx(1.01 + 0.22)
+    assert (found["ttfat.geomean"]["base"], found["ttfat.geomean"]["new"]) == pytest.approx((0.71, 1.21))
+    assert found["ttfat.geomean"]["ratio"] == pytest.approx(1.21 / 0.71)
+    assert found["jobs_per_h"]["base"] == pytest.approx(3600 / 0.73)
+    assert (found["good_fraction"]["base"], found["good_fraction"]["new"]) == (1.0, 0.75)
+    assert found["goodput"]["new"] is not None
+    # 3 tokens in 0.22 and 0.12 s; of 48 turns 12 are the slow ones, so the 90th is one of these
+    assert found["interactivity_p90"]["base"] == pytest.approx(3 / 0.22)
+    # after the first token, 2 tokens in 20 ms
+    assert found["active_decode_throughput"]["base"] == pytest.approx(100)
+    assert found["eligible_hit_rate"]["base"] == pytest.approx(found["eligible_hit_rate"]["new"])
+    assert "ttft_adjusted.p95" not in found, "nothing failed"
+    failed = metrics(compare([base], [make_run(tmp_path, "f", 2, noise=0, failed=1)]))
+    assert (failed["ttft_adjusted.p99"]["base"], failed["ttft_adjusted.p99"]["new"]) == (pytest.approx(0.2), None)
+    assert "goodput" not in failed, "without an SLO nothing is good"

@@ -147,3 +147,11 @@ def test_amounts_in_two_currencies_are_not_compared() -> None:
     (gate,) = judge(base, new, [parse_fail_if("cost>+5%")]).gates
     assert gate["verdict"] == "refused"
     assert "CNY, USD" in gate["reason"]
+
+
+def test_an_adjusted_percentile_that_failures_reach_is_said_to_be_one_of_theirs() -> None:
+    base, new = abba([1.0] * 5, [1.0] * 5, word="ttft_adjusted")
+    new[2] = made("N2", 5, {"ttft_adjusted": None})
+    (found,) = judge(base, new, [parse_fail_if("ttft_adjusted.p99>+5%")]).gates
+    assert found["verdict"] == "inconclusive"
+    assert found["reason"].startswith("not reported in N2, or never: so many turns failed")

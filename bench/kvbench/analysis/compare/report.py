@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from kvbench.analysis.gate.evidence import Evidence, from_run
 from kvbench.analysis.gate.validity import FAILED_LIMIT, OTHER_RULES
 from kvbench.analysis.measured import Measured
 from kvbench.analysis.metrics import BY_WORD, METRICS
+from kvbench.analysis.slo import Slo
 from kvbench.errors import RefusedError
 from kvbench.prices.pricing import PriceList
 
@@ -25,12 +27,19 @@ Floats = npt.NDArray[np.float64]
 
 _LENGTHS = (0, 1_000, 4_000, 16_000, 64_000, 256_000, math.inf)
 _TURNS = (0, 1, 2, 5, 10, 20, 50, math.inf)
-_PLAIN = ("output_throughput", "steady_throughput", "jobs_per_h", "interactivity_p90", "errors")
+_PLAIN = (
+    *("eligible_hit_rate", "output_throughput", "steady_throughput", "active_prefill_throughput"),
+    *("active_decode_throughput", "jobs_per_h", "interactivity_p90", "errors"),
+)
+_OF_SLOS = ("goodput", "good_fraction")
+_OF_FAILURES = (("ttft_adjusted", "p95"), ("ttft_adjusted", "p99"), ("e2e_adjusted", "p95"))
 _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 TURNS_SHOWN = 10
 
 
-def compare(base: Sequence[Path], new: Sequence[Path], prices: PriceList | None = None) -> dict[str, Any]:
+def compare(
+    base: Sequence[Path], new: Sequence[Path], prices: PriceList | None = None, slos: tuple[Slo, ...] = ()
+) -> dict[str, Any]:
     """The comparison as one JSON object.
 
     base, new: run ids. paired: both replay the same trace, so turns are compared with themselves. turns: {common,
@@ -39,7 +48,7 @@ def compare(base: Sequence[Path], new: Sequence[Path], prices: PriceList | None 
     turns_changed: the turns whose TTFT changed most. changed: fields of run.json that differ. notes: what to know
     before one believes it. RefusedError where nothing can be compared.
     """
-    sides = ([from_run(path, (), prices) for path in base], [from_run(path, (), prices) for path in new])
+    sides = ([from_run(path, slos, prices) for path in base], [from_run(path, slos, prices) for path in new])
     _refuse_by_rules([*sides[0], *sides[1]])
     before, after = ([run.measured for run in side if run.measured is not None] for side in sides)
     for run in (*sides[0], *sides[1]):
@@ -58,10 +67,12 @@ def compare(base: Sequence[Path], new: Sequence[Path], prices: PriceList | None 
         "metrics": [
             *(_time(name, pairs, before, after) for name in TIMES),
             *_percentiles(pairs, before, after),
-            _jobs(before, after, paired=pairs is not None),
+            *(_jobs(name, before, after, paired=pairs is not None) for name in ("job_latency_s", "ttfat_s")),
             _hit_rate(pairs, sides),
             *(_plain(word, sides) for word in _PLAIN),
             *(_cost(word, sides, paired=pairs is not None) for word in ("cost", "cost_per_job")),
+            *(_plain(word, sides) for word in _OF_SLOS if slos),
+            *(_plain(word, sides, stat) for word, stat in _OF_FAILURES if any(run.failed for run in chain(*sides))),
         ],
         "where": [] if pairs is None else _where(pairs),
         "turns_changed": [] if pairs is None else _turns_changed(pairs),
@@ -204,15 +215,15 @@ def _index(pairs: Pairs) -> pd.MultiIndex:
     return pd.MultiIndex.from_frame(pairs.turns[["session_id", "turn"]])
 
 
-def _jobs(before: Sequence[Measured], after: Sequence[Measured], *, paired: bool) -> dict[str, Any]:
-    of = METRICS["job_latency_s"].of
+def _jobs(name: str, before: Sequence[Measured], after: Sequence[Measured], *, paired: bool) -> dict[str, Any]:
+    of, word = METRICS[name].of, METRICS[name].word
     jobs = [of(ran) for ran in (*before, *after)]
     tables = [job for job in jobs if isinstance(job, pd.Series)]
     if not paired:
-        return _apart("job_latency", tables[: len(before)], tables[len(before) :])
+        return _apart(word, tables[: len(before)], tables[len(before) :])
     together = pd.concat(tables, axis=1, join="inner").dropna()
     logs = np.log(together.to_numpy(dtype=float)) if len(together) else np.empty((0, len(tables)))
-    return _geomean_row("job_latency", logs[:, : len(before)], logs[:, len(before) :], f"{len(logs):,} jobs, paired")
+    return _geomean_row(word, logs[:, : len(before)], logs[:, len(before) :], f"{len(logs):,} jobs, paired")
 
 
 def _hit_rate(pairs: Pairs | None, sides: tuple[list[Evidence], list[Evidence]]) -> dict[str, Any]:
@@ -235,14 +246,14 @@ def _hit_rate(pairs: Pairs | None, sides: tuple[list[Evidence], list[Evidence]])
     return _row("hit_rate", None, *map(float, rates), low=low, high=high, of=f"{int(known.sum()):,} turns, paired")
 
 
-def _plain(word: str, sides: tuple[list[Evidence], list[Evidence]]) -> dict[str, Any]:
+def _plain(word: str, sides: tuple[list[Evidence], list[Evidence]], stat: str | None = None) -> dict[str, Any]:
     """A mean over runs, without an interval."""
     means: list[float | None] = []
     for side in sides:
-        values = [run.value(BY_WORD[word], None) for run in side]
+        values = [run.value(BY_WORD[word], stat) for run in side]
         told = [value for value in values if value is not None]
         means.append(sum(told) / len(told) if len(told) == len(values) else None)
-    return _row(word, None, *means)
+    return _row(word, stat, *means)
 
 
 def _cost(word: str, sides: tuple[list[Evidence], list[Evidence]], *, paired: bool) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -114,6 +115,14 @@ def parse_slo(expr: str) -> Gate | Slo:
             )
         return Slo(metric.name, _scaled(amount, unit, metric, expr, "--slo"))
     return _absolute(expr, metric, stat, not more, amount, unit, "--slo")
+
+
+def request_slos(exprs: Sequence[str]) -> tuple[Slo, ...]:
+    """`ttft<2s` for each request. UsageError also for what is a figure of a run."""
+    goals = [parse_slo(text) for text in exprs]
+    if any(not isinstance(goal, Slo) for goal in goals):
+        raise UsageError("--slo says here what one request must meet, without a statistic", hint="--slo 'ttft<2s'")
+    return tuple(goal for goal in goals if isinstance(goal, Slo))
 
 
 def _parts(

@@ -161,10 +161,12 @@ def _unusable(
     ]
     if silent:
         goal = "; name the SLOs it counts, --slo 'ttft<2s'" if gate.metric.word in ("goodput", "good_fraction") else ""
+        if gate.metric.adjusted:
+            goal = ", or never: so many turns failed that the figure is one of theirs; gate errors>1% too"
         return f"not reported in {silent[0]}{_more(silent)}{goal}"
     if gate.log and any(value is not None and value <= 0 for found in values for value in found):
         return "a value is 0, so there is no ratio to it: use a difference in the metric's own unit"
-    if failed and gate.metric.word != "errors":
+    if failed and gate.metric.word != "errors" and not gate.metric.adjusted:
         return f"{failed[0]}{_more(failed)}: what succeeded says nothing of the rest"
     if gate.kind == "value":
         if len(sides[0]) < MIN_RUNS:
