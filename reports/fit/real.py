@@ -22,7 +22,7 @@ from servers.vllm import MIB, VllmServer, VllmSettings, vllm_server  # noqa: E40
 POOLS = [VllmSettings(kv_bytes=size * MIB) for size in (6, 8, 24)]
 LENGTHS = (701, 1001, 1025, 1501, 2001)
 OTHER = [
-    ("float32", VllmSettings(dtype="float32")),
+    ("float32", VllmSettings(kv_bytes=16 * MIB, dtype="float32")),
     ("fp8 KV cache", VllmSettings(kv_cache_dtype="fp8")),
 ]
 WINDOW = VllmSettings(model="tiny-window")

@@ -54,6 +54,34 @@ class Sessions:
         return (tokens - 1) // self.size * self.size if hit else 0
 
 
+class Windowed:
+    """One pool of blocks under a layer that keeps all tokens and `layers` that keep a window, as vLLM 0.32 uses it: a
+    prefill takes the blocks of its whole prompt in every layer, then gives back those outside of the window; least
+    recently used sessions go first, and whole (a hit needs all of its blocks)."""
+
+    def __init__(self, blocks: int, size: int, layers: int, window_blocks: int) -> None:
+        self.blocks, self.size, self.layers, self.window = blocks, size, layers, window_blocks
+        self.held: OrderedDict[str, tuple[int, int]] = OrderedDict()
+
+    def serve(self, name: str, tokens: int, extends: str | None = None, kept: int = 0) -> int:
+        whole = (tokens - 1) // self.size
+        if name in self.held:
+            self.held.move_to_end(name)
+            self._make_room(1 + self.layers)
+            return whole * self.size
+        hit = 0
+        if extends in self.held and self.held[extends][0] <= self.window:
+            hit = kept // self.size * self.size
+        # blocks of the prompt in every layer, its last ones partly full, and at the end fewer
+        self._make_room((whole + 1) * (1 + self.layers))
+        self.held[name] = (whole, whole + self.layers * min(self.window, whole))
+        return hit
+
+    def _make_room(self, blocks: int) -> None:
+        while sum(size for _, size in self.held.values()) + blocks > self.blocks:
+            self.held.popitem(last=False)
+
+
 class _Prober:
     def __init__(self, serve: Serve, budget: int) -> None:
         self.records: list[Record] = []
@@ -61,10 +89,12 @@ class _Prober:
         self.most_input_tokens = 65_536
         self.plan = SimpleNamespace(
             say=lambda text: None,
-            confirm=lambda text: True,
             budget=SimpleNamespace(requests=budget, hours=1.0, tokens=None),
         )
         self._serve = serve
+
+    def agreed(self, takes: object) -> bool:
+        return True
 
     def room(self, requests: int, tokens: int) -> bool:
         return len(self.records) + requests <= self.plan.budget.requests
@@ -72,15 +102,21 @@ class _Prober:
     def event(self, kind: str, **data: Any) -> None:
         self.events.append({"kind": kind, "at_ns": 0, **data})
 
-    async def ask(self, name: str, role: str, tokens: int) -> Record:
+    async def ask(self, name: str, role: str, tokens: int, *, extends: str | None = None, kept: int = 0) -> Record:
         if len(self.records) >= self.plan.budget.requests:
             raise Stopped("the budget is spent")
         at = len(self.records) * 1000
-        usage = Usage(input_tokens=tokens, cached_tokens=self._serve(name, tokens), output_tokens=1)
+        usage = Usage(input_tokens=tokens, cached_tokens=self._found(name, tokens, extends, kept), output_tokens=1)
         clock = Clock(scheduled=at, due=at, sent=at, first_token=at + 100, end=at + 100)
         name_of = f"{name}.{role}{at if role == 'again' else ''}"
         self.records.append(Record(request_id=name_of, session_id=name, turn=0, clock=clock, usage=usage))
         return self.records[-1]
+
+    def _found(self, name: str, tokens: int, extends: str | None, kept: int) -> int:
+        """Other caches than Windowed are of whole sessions: half of one is not there."""
+        if isinstance(getattr(self._serve, "__self__", None), Windowed):
+            return self._serve(name, tokens, extends, kept)
+        return self._serve(name, tokens)
 
 
 def probe(serve: Serve, *, memory: int | None = None, lengths: tuple[int, ...] = (), budget: int = 250) -> Run:

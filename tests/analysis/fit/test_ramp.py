@@ -6,10 +6,11 @@ import random
 from collections.abc import Callable
 
 import pytest
-from tests.analysis.fit.capacity_runs import Blocks, Sessions, probe
+from tests.analysis.fit.capacity_runs import Blocks, Sessions, Windowed, probe
 
 from kvbench.analysis.fit.fit import fit_runs
-from kvbench.analysis.fit.ramp import fit_capacity, session_bounds
+from kvbench.analysis.fit.ramp import fit_capacity
+from kvbench.analysis.fit.sessions import Held, Window, session_bounds
 from kvbench.model import FitReport
 
 
@@ -58,18 +59,42 @@ def test_whole_hits_give_intervals_of_both_bytes(seed: int) -> None:
         assert low <= truth <= high, name
 
 
-def test_what_a_real_server_with_a_sliding_window_held() -> None:
-    """16, 12 and 7 whole hits at 512, 1,024 and 2,048 tokens: any m and F inside satisfy all six inequalities, and
-    beyond either end none does."""
-    held = [(16, 512, 0, 32), (12, 1024, 0, 32), (7, 2048, 0, 32)]
-    bounds = session_bounds(held)
+@pytest.mark.parametrize("seed", range(30))
+def test_a_window_is_found_and_both_bytes_hold_the_truth(seed: int) -> None:
+    """Blocks of 8,192 bytes in each layer: m is one layer's token, F the window's blocks of the others. What a prefill
+    takes while it runs is up to six times what stays."""
+    rng = random.Random(seed)
+    layers, window, size = rng.choice([1, 1, 3, 5]), rng.choice([4, 8, 16, 32]), 32
+    blocks = rng.randint(20, 40) * (32 + layers * window)
+    run = probe(Windowed(blocks, size, layers, window).serve, memory=blocks * 8192, budget=400)
+    report = fit_capacity(run)
+    assert report.named("capacity_tokens") is None
+    low, _, high = interval(report, "window_tokens")
+    assert low <= window * size <= high <= window * size + 2 * size
+    for name, truth in (("bytes_per_token", 256), ("bytes_per_session", layers * window * 8192)):
+        low, _, high = interval(report, name)
+        assert low <= truth <= high, (name, layers, window, blocks)
+
+
+def test_what_a_real_server_with_a_window_of_512_held() -> None:
+    """vLLM 0.32, 1,023 blocks of 8,192 bytes, a layer of each kind: 34, 21 and 12 whole hits at 501, 1,001 and 2,001
+    tokens, of which the shortest is within the window. Without what the last prefill took, the truth is outside."""
+    held = [Held(34, 480, 0, 501, 32), Held(21, 992, 0, 1001, 32), Held(12, 1984, 0, 2001, 32)]
+    memory = 1024 * 8192
+    bounds = session_bounds(held, Window(512, 544))
     assert bounds is not None
     (m_low, m_high), (f_low, f_high) = bounds
+    assert m_low * memory <= 256 <= m_high * memory
+    assert f_low * memory <= 16 * 8192 <= f_high * memory
+    # every m and F inside satisfies the inequalities of sessions.py, and beyond either end none does
 
     def fits(m: float, f: float) -> bool:
         return all(
-            n * (f + m * (length - 32)) <= 1 <= (n + 1) * (f + m * (length + 32)) for n, length, _, _ in held
-        )  # fmt: skip
+            n * (f * min(1, hit / 544) + m * hit) <= 1
+            and (n + 1) * (f * min(1, (length + 32) / 512) + m * (length + 32)) + f * max(0, (length + 32) / 512 - 1)
+            >= 1
+            for n, hit, _, length, _ in held
+        )
 
     steps = [i / 200 for i in range(201)]
     inside = [(m, f) for a in steps for b in steps if fits(m := a * 2 * m_high, f := b * 2 * f_high)]

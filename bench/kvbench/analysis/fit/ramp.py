@@ -4,12 +4,7 @@ With C the tokens that a cache holds and S the sum of cached tokens over one rea
 blocks of g tokens that evicts tails first: the block of the running request and the one that is partly full are not
 seen. Some engines keep the partly full block of an ended request, and that of its second reading, until their turn to
 go comes: C is then larger by one or two g a prompt, which several lengths tell apart. Where hits are whole or nothing
-(sliding windows, state layers), n sessions of L tokens were held and no more:
-
-    n (F + m L) <= M < (n + 1) (F + m L)
-
-for each length L, with M the memory, m bytes a token and F bytes a session; m and F are then bounded by a linear
-program over all lengths.
+(sliding windows, state layers), see sessions.py.
 """
 
 from __future__ import annotations
@@ -18,11 +13,12 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kvbench.analysis.fit.refused import REPEAT, no_memory, refused
+from kvbench.analysis.fit.sessions import Held, Window, by_session, kept_window
 from kvbench.analysis.fit.steps import Step, failure, steps, stop_reason
 from kvbench.model import Estimate, FitReport, Misfit, Refusal
 from kvbench.runs.reader import Run
 
-REPEAT = "kvbench probe capacity"
 FOREIGN_LIMIT = 0.02
 MOST_UNSEEN_GRAINS = 2
 ASSUMED = (
@@ -69,7 +65,7 @@ def fit_capacity(run: Run, kv_memory_bytes: int | None = None) -> FitReport:
         return FitReport(
             runs=(name,),
             refusals=(
-                _refused(
+                refused(
                     f"the cache did not overflow{told}; {why}",
                     "a larger budget (--max-requests, --max-hours, --max-tokens), or a pool made small",
                 ),
@@ -77,13 +73,13 @@ def fit_capacity(run: Run, kv_memory_bytes: int | None = None) -> FitReport:
         )
     after = [r for r in readings if r.after > grain]
     if after or any(r.whole == 0 for r in readings):
-        return FitReport(runs=(name,), refusals=(_refused(_disorder(after), "one replica, with nothing else on it"),))
+        return FitReport(runs=(name,), refusals=(refused(_disorder(after), "one replica, with nothing else on it"),))
     if (foreign := _foreign(run, found)) is not None:
-        return FitReport(runs=(name,), refusals=(_refused(foreign, "the same probe with no other client"),))
+        return FitReport(runs=(name,), refusals=(refused(foreign, "the same probe with no other client"),))
     whole = _never_lost(found, grain)
-    if whole > max(_bounds(r, grain, MOST_UNSEEN_GRAINS)[1] for r in readings):
+    if any(r.part for r in readings) and whole > max(_bounds(r, grain, MOST_UNSEEN_GRAINS)[1] for r in readings):
         why = f"prompts of {whole:,} tokens together were all still found in one reading, and lost in another"
-        more = _refused(f"{why}: not one cache", "one replica, with nothing else on it")
+        more = refused(f"{why}: not one cache", "one replica, with nothing else on it")
         return FitReport(runs=(name,), refusals=(more,))
     notes = tuple(
         f"prompts of {event['input_tokens']:,} tokens were left out: they would have gone beyond the budget"
@@ -92,11 +88,16 @@ def fit_capacity(run: Run, kv_memory_bytes: int | None = None) -> FitReport:
     )
     if (stop := stop_reason(run)) is not None:
         notes += (f"stopped early: {stop}",)
-    return _estimates(name, readings, grain, memory, notes)
+    return _estimates(name, readings, grain, memory, kept_window(found, grain), notes)
 
 
 def _estimates(
-    name: str, readings: Sequence[Reading], grain: int, memory: int | None, notes: tuple[str, ...]
+    name: str,
+    readings: Sequence[Reading],
+    grain: int,
+    memory: int | None,
+    window: Window | None,
+    notes: tuple[str, ...],
 ) -> FitReport:
     requests = sum(r.requests for r in readings)
     residuals = tuple(
@@ -107,7 +108,17 @@ def _estimates(
     if found is None and any(r.part for r in readings):
         return _disagreeing(name, readings, notes, residuals)
     if found is None:
-        return _by_session(name, readings, grain, memory, requests, notes, residuals)
+        even = [r for r in readings if r.series != "scout"]
+        return by_session(
+            name,
+            [Held(r.whole, r.tokens // max(1, r.whole), r.part, r.length, grain) for r in even],
+            window,
+            memory=memory,
+            requests=requests,
+            assumed=ASSUMED,
+            notes=notes,
+            residuals=residuals,
+        )
     low, high, unseen = found
     if unseen:
         notes += (
@@ -144,7 +155,7 @@ def _estimates(
     return FitReport(
         runs=(name,),
         estimates=tuple(estimates),
-        refusals=() if memory is not None else (_no_memory(),),
+        refusals=() if memory is not None else (no_memory(),),
         assumed=ASSUMED,
         notes=notes,
         residuals=residuals,
@@ -183,99 +194,11 @@ def _disagreeing(
     )
     return FitReport(
         runs=(name,),
-        refusals=(_refused(reason, f"{REPEAT} again with nothing else on the endpoint, one replica"),),
+        refusals=(refused(reason, f"{REPEAT} again with nothing else on the endpoint, one replica"),),
         misfit=Misfit(share=share, limit=0.0, causes=causes),
         notes=notes,
         residuals=residuals,
     )
-
-
-def _by_session(
-    name: str,
-    readings: Sequence[Reading],
-    grain: int,
-    memory: int | None,
-    requests: int,
-    notes: tuple[str, ...],
-    residuals: tuple[dict[str, object], ...],
-) -> FitReport:
-    """Capacity hangs on the length: a session takes bytes besides its tokens'."""
-    even = [r for r in readings if r.series != "scout"]
-    if len({r.length for r in even}) < 3:
-        reason = (
-            "what is held depends on the length of prompts, so a session takes bytes besides its tokens; "
-            f"{len({r.length for r in even})} lengths were read, and at least 3 are needed to tell both"
-        )
-        more = _refused(reason, f"{REPEAT} --input-tokens L1,L2,L3 with lengths a factor of two apart")
-        return FitReport(runs=(name,), refusals=(more,), notes=notes, residuals=residuals)
-    region = session_bounds([(r.whole, r.length, r.part, grain) for r in even])
-    if region is None:
-        reason = "no bytes a token and bytes a session fit what was held at all lengths"
-        refusal = _refused(reason, f"{REPEAT} again with nothing else on the endpoint")
-        return FitReport(
-            runs=(name,),
-            refusals=(refusal,),
-            misfit=Misfit(share=1.0, limit=0.0, causes=("other traffic", "replicas", "another policy of eviction")),
-            notes=notes,
-            residuals=residuals,
-        )
-    scale, suffix, of = (1.0, " as shares of the memory", "memory") if memory is None else (float(memory), "", "bytes")
-    (m_low, m_high), (f_low, f_high) = region
-    method = f"linear program over {len(even)} lengths; hits are whole sessions{suffix}"
-    units = ("bytes/token", "bytes/session") if memory is not None else (f"{of}/token", f"{of}/session")
-    made = [
-        Estimate(
-            name=what,
-            value=scale * (low + high) / 2,
-            low=scale * low,
-            high=scale * high,
-            unit=unit,
-            method=method,
-            n=requests,
-        )
-        for what, unit, low, high in (
-            ("bytes_per_token", units[0], m_low, m_high),
-            ("bytes_per_session", units[1], f_low, f_high),
-        )
-    ]
-    no_capacity = Refusal(
-        name="capacity_tokens",
-        reason="one number would be wrong: how many tokens are held depends on how long sessions are",
-        experiment="sessions of length n that fit: memory / (bytes_per_session + bytes_per_token * n)",
-    )
-    refusals = (no_capacity,) if memory is not None else (no_capacity, _no_memory())
-    return FitReport(
-        runs=(name,), estimates=tuple(made), refusals=refusals, assumed=ASSUMED, notes=notes, residuals=residuals
-    )
-
-
-def session_bounds(
-    held: Sequence[tuple[int, int, int, int]],
-) -> tuple[tuple[float, float], tuple[float, float]] | None:
-    """((low, high) of m, (low, high) of F), as shares of the memory, or None where nothing fits.
-
-    held: for each length (whole sessions, tokens of one, cached tokens of the one that was not whole, grain g). Both
-    ends: n F + m n (L - g) <= 1 <= (n + 1) F + m (n + 1) (L + g), and with a part p of the last one also
-    n F + m (n (L - g) + p) <= 1.
-    """
-    from scipy.optimize import linprog
-
-    above, limits = [], []
-    for whole, length, part, grain in held:
-        above.append([whole * max(0, length - grain) + part, whole])
-        limits.append(1.0)
-        above.append([-(whole + 1) * (length + grain), -(whole + 1)])
-        limits.append(-1.0)
-    # in units of the first length, so that both unknowns are of one size
-    size = held[0][1]
-    rows = [[row[0] / size, row[1]] for row in above]
-    ends = []
-    for cost in ([1, 0], [-1, 0], [0, 1], [0, -1]):
-        done = linprog(cost, A_ub=rows, b_ub=limits, bounds=[(0, None), (0, None)], method="highs")
-        if done.status != 0:
-            return None
-        ends.append(float(done.fun))
-    return (ends[0] / size, -ends[1] / size), (ends[2], -ends[3])
 
 
 def _bounds(reading: Reading, grain: int, unseen: int) -> tuple[int, int]:
@@ -334,29 +257,29 @@ def _grain(found: Sequence[Step]) -> int:
 
 def _unusable(run: Run, found: Sequence[Step]) -> Refusal | None:
     if (why := failure(run)) is not None:
-        return _refused(why, f"{REPEAT} again once the endpoint answers such a request")
+        return refused(why, f"{REPEAT} again once the endpoint answers such a request")
     if (run.info.server or {}).get("dialect") == "deepseek":
-        return _refused(
+        return refused(
             "DeepSeek's API caches whole prefix units on disk, not blocks in a pool of one size",
             "kvbench probe granularity, ttl and latency: what its API can show",
         )
     again = [s for s in found if s.role == "again"]
     if not again:
-        return _refused(stop_reason(run) or "nothing was sent twice", REPEAT)
+        return refused(stop_reason(run) or "nothing was sent twice", REPEAT)
     if all(s.cached_tokens is None for s in again):
-        return _refused(
+        return refused(
             "the endpoint reports no cached tokens, and what is not reported is not guessed from times",
             "start vLLM with --enable-prompt-tokens-details, or an endpoint that reports them",
         )
     hits = sum(1 for s in again if s.cached_tokens)
     if not hits:
-        return _refused(
+        return refused(
             f"nothing was cached when a prompt was sent again at once ({len(again)} times): prefix caching is off, or "
             "begins with longer prompts",
             "start the server with prefix caching, or kvbench probe granularity",
         )
     if hits < len(again):
-        return _refused(
+        return refused(
             f"of {len(again)} prompts sent again at once {len(again) - hits} were not cached: several replicas, or a "
             "cache that gives things up",
             "address one replica by its own URL",
@@ -398,15 +321,3 @@ def _disorder(after: Sequence[Reading]) -> str:
 def _stated_memory(run: Run) -> int | None:
     value = run.info.settings.get("kv_memory_bytes")
     return value if isinstance(value, int) and value > 0 else None
-
-
-def _no_memory() -> Refusal:
-    return Refusal(
-        name="bytes_per_token",
-        reason="the memory that the capacity takes up is not known",
-        experiment=f"{REPEAT} --kv-memory BYTES, or kvbench fit RUN --kv-memory BYTES",
-    )
-
-
-def _refused(reason: str, experiment: str) -> Refusal:
-    return Refusal(name="capacity_tokens", reason=reason, experiment=experiment)

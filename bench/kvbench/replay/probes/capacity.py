@@ -5,8 +5,10 @@
    lost something, all that was sent together is more than the cache holds.
 3. Read: send the latest again, then the one before, and so on until the first that is not all there. A forward pass
    would push out each prompt just before it is asked for.
-4. The same with prompts of one length, and of half of it and twice it: what a session takes besides its tokens shows
-   as a capacity that depends on the length.
+4. Where what was lost left no part of it, prompts of which half is then asked for: it is there only where the layers
+   that keep a window kept all of the prompt.
+5. Fill and read with prompts of one length, longer than a window, and of half of it and twice it: what a session takes
+   besides its tokens shows as a capacity that depends on the length.
 
 Lengths are odd, so never whole blocks: the last block of an aligned prompt is computed again and takes a second place.
 """
@@ -25,6 +27,10 @@ GRAIN_LENGTHS = (565, 985)
 """Floors of (length - 1) in blocks of 16 to 256 tokens have nothing but the block in common."""
 SHORT_GRAIN_LENGTHS = (201, 371)
 SCOUT_GROWTH = 0.4
+WINDOW_KNOWN = 1.04
+"""The longest prompt kept whole and the shortest that was not are this near."""
+BEYOND_WINDOW = 2.5
+MORE_PROMPTS = 1.5
 PROMPTS_A_SERIES = 24
 BEYOND = 3
 """Prompts asked for beyond the first that is not all there: under LRU they are gone."""
@@ -45,6 +51,8 @@ class CapacityProbe:
         self._design = design
         self._slack = 0
         self._grain_tokens = 0
+        self._partly = False
+        """Something was found that was not whole: blocks go one by one."""
 
     async def probe(self, prober: Prober) -> None:
         if not await self._grain(prober) or not self._agreed(prober):
@@ -52,7 +60,8 @@ class CapacityProbe:
         upper = await self._scout(prober)
         if upper is None:
             return
-        lengths = self._lengths(prober, upper)
+        window = 0 if self._partly else await self._window(prober, min(prober.most_input_tokens, upper // 4))
+        lengths = self._lengths(prober, upper, window)
         for number, length in enumerate(lengths):
             prompts = math.ceil(1.05 * upper / self._hit(length)) + 2
             requests, tokens = 2 * prompts + BEYOND, 2 * prompts * length
@@ -63,7 +72,13 @@ class CapacityProbe:
                 )
                 continue
             prober.plan.say(f"prompts of {length:,} tokens ({number + 1} of {len(lengths)}): {prompts} to fill")
-            await self._ramp(prober, f"ramp{length}", length, prompts)
+            series, lost = f"ramp{length}", await self._ramp(prober, f"ramp{length}", length, prompts)
+            # a long prompt of the scouting takes more room while it is computed than it keeps: more may be held
+            while not lost and prober.room(round(MORE_PROMPTS * requests), round(MORE_PROMPTS * tokens)):
+                prompts, requests = round(MORE_PROMPTS * prompts), round(MORE_PROMPTS * requests)
+                tokens, series = round(MORE_PROMPTS * tokens), f"{series}+"
+                prober.plan.say(f"all were found: {prompts} of them")
+                lost = await self._ramp(prober, series, length, prompts)
 
     async def _grain(self, prober: Prober) -> bool:
         """False: nothing is reported as cached, or not each time; the estimator says what that means."""
@@ -126,16 +141,17 @@ class CapacityProbe:
             prober.event("no_overflow", tokens=total)
             raise
         prober.event("overflow", tokens=total)
-        held = await self._read(prober, "scout", [(number, lengths[number]) for number in reversed(recent)])
+        held, _ = await self._read(prober, "scout", [(number, lengths[number]) for number in reversed(recent)])
         return min(total, held)
 
-    async def _ramp(self, prober: Prober, series: str, length: int, prompts: int) -> None:
+    async def _ramp(self, prober: Prober, series: str, length: int, prompts: int) -> bool:
+        """Whether one was lost."""
         for number in range(prompts):
             await prober.ask(f"{series}/{number}", "prime", length)
-        await self._read(prober, series, [(number, length) for number in reversed(range(prompts))])
+        return (await self._read(prober, series, [(number, length) for number in reversed(range(prompts))]))[1]
 
-    async def _read(self, prober: Prober, series: str, order: list[tuple[int, int]]) -> int:
-        """Ask for prompts, latest first; returns an upper bound of what the cache holds, tokens."""
+    async def _read(self, prober: Prober, series: str, order: list[tuple[int, int]]) -> tuple[int, bool]:
+        """Ask for prompts, latest first; an upper bound of what the cache holds, tokens, and whether one was lost."""
         held, beyond = 0, None
         for number, length in order:
             if beyond is not None and beyond >= BEYOND:
@@ -147,16 +163,38 @@ class CapacityProbe:
             held += length
             if not self._whole(record):
                 beyond = 0
-        return held
+        return held, beyond is not None
+
+    async def _window(self, prober: Prober, longest: int) -> int:
+        """Length from which on a prompt was not kept whole, 0 for none up to `longest`; by bisection, to a grain or
+        WINDOW_KNOWN."""
+        grain = self._grain_tokens
+        kept, lost, middle = 1, 0, longest // grain
+        prober.plan.say("what was lost left no part: prompts of which half is asked for")
+        while prober.room(2, 2 * middle * grain):
+            length = middle * grain + 1
+            half = length // 2
+            await prober.ask(f"window{length}/0", "prime", length)
+            record = await prober.ask(f"window{length}/1", "half", half + grain, extends=f"window{length}/0", kept=half)
+            if record.usage.cached_tokens:
+                kept = middle
+            else:
+                lost = middle
+            if not lost or lost - kept <= 1 or lost <= WINDOW_KNOWN * kept:
+                break
+            middle = max(kept + 1, min(lost - 1, round(math.sqrt(kept * lost))))
+        return lost * grain + 1 if lost else 0
 
     def _whole(self, record: Record) -> bool:
-        sent = record.usage.input_tokens or record.wanted_input_tokens or 0
-        return (record.usage.cached_tokens or 0) >= sent - self._slack
+        sent, cached = record.usage.input_tokens or record.wanted_input_tokens or 0, record.usage.cached_tokens or 0
+        whole = cached >= sent - self._slack
+        self._partly = self._partly or (cached > 0 and not whole)
+        return whole
 
-    def _lengths(self, prober: Prober, upper: int) -> list[int]:
+    def _lengths(self, prober: Prober, upper: int, window: int) -> list[int]:
         if self._design.input_tokens:
             return [odd(min(length, prober.most_input_tokens)) for length in self._design.input_tokens]
-        full = upper / PROMPTS_A_SERIES
+        full = max(upper / PROMPTS_A_SERIES, BEYOND_WINDOW * window)
         wanted = [self._off_grain(min(prober.most_input_tokens, n)) for n in (full, full * 2, full / 2)]
         return list(dict.fromkeys(wanted))
 
