@@ -137,3 +137,23 @@ def test_other_rules_cannot_be_declared() -> None:
     for treatments in ((), ("settings.rules",), ("settings",)):
         found = reasons(base, new, *treatments)
         assert found == ["some runs were made by the agentx rules and others were not: they measure different things"]
+
+
+def test_runs_judged_by_absolute_values_alone_are_one_too() -> None:
+    new = [made(f"N{i}", i) for i in range(2)]
+    new.append(made("N2", 2, facts={**new[0].facts, "settings.rate": "3"}))
+    assert refusals([], new[:2], [], allow_order=False) == []
+    assert refusals([], new, [], allow_order=False) == [
+        "settings.rate differs inside the new runs (2 | 3): they are judged as one"
+    ]
+
+
+def test_tokens_of_an_average_turn_where_some_failed() -> None:
+    """Tokens of results are of what succeeded: 3 failed turns of 100 are no other work."""
+    base, new = (
+        made(side, i, turns=None, tokens=(1000 * ok, 10 * ok), completed=ok, failed=100 - ok, facts={})
+        for i, (side, ok) in enumerate((("B", 100), ("N", 97)))
+    )
+    assert not any("tokens" in reason for reason in refusals([base], [new], [], allow_order=True))
+    other = made("N", 1, turns=None, tokens=(1030 * 97, 970), completed=97, failed=3, facts={})
+    assert any("input tokens differ" in reason for reason in refusals([base], [other], [], allow_order=True))

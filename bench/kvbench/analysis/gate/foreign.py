@@ -1,12 +1,13 @@
 """Results of other benchmark tools as evidence: vllm bench serve, AIPerf, GuideLLM, SGLang's bench_serving.
 
 Their files hold figures and few requests, so a comparison is refused for less: what a run was asked for, its tokens and
-its failures are checked where the file says them. Fields as of vLLM and SGLang (their benchmark scripts), AIPerf 0.13.0
-(JSON export schema 1.4) and GuideLLM 0.8.1 (benchmarks.json).
+its failures are checked where the file says them. Tried on files that the tools wrote: vLLM 0.32.0, SGLang 0.5.23,
+AIPerf 0.13.0 (JSON export schema 1.4) and GuideLLM 0.8.1 (report version 2).
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -61,15 +62,28 @@ def _records(path: Path) -> Iterator[tuple[str, Json]]:
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", path=path) from None
     try:
-        yield str(path), _object(msgspec.json.decode(data), path, None)
-        return
-    except (msgspec.MsgspecError, RecursionError, ValueError):
+        whole = _decoded(data)
+    except (ValueError, RecursionError):
+        # Or an object a line.
         lines = [line for line in data.split(b"\n") if line.strip()]
+    else:
+        yield str(path), _object(whole, path, None)
+        return
     for number, line in enumerate(lines, start=1):
         try:
-            yield f"{path}:{number}", _object(msgspec.json.decode(line), path, number)
-        except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+            found = _decoded(line)
+        except (ValueError, RecursionError) as error:
             raise InputError(f"not JSON: {error}", path=path, line=number) from None
+        yield f"{path}:{number}", _object(found, path, number)
+
+
+def _decoded(data: bytes) -> Any:
+    """Python's own writers leave Infinity and NaN, which JSON has not, where a rate is without a limit: as text then,
+    so that none is taken for a number. Raises ValueError, RecursionError."""
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.MsgspecError:
+        return json.loads(data, parse_constant=str)
 
 
 def _object(value: Any, path: Path, line: int | None) -> Json:
@@ -225,16 +239,19 @@ def _aiperf(record: Json) -> list[_Result]:
             number = _number(_at(stats, name))
             values[f"{word}.{stat}"] = None if number is None or scale is None else number * scale
     config = record.get("input_config")
-    names = ("concurrency", "request_rate", "request_count", "num_dataset_entries")
+    names = ("datasets", "concurrency", "request_rate", "request_count", "num_dataset_entries")
     problems = []
     if record.get("was_cancelled"):
         problems.append("was cancelled")
     if record.get("is_complete") is False:
         problems.append(f"is not complete: {record.get('incomplete_reason') or 'no reason given'}")
+    values["output_throughput"] = _number(_at(record, "output_token_throughput", "avg"))
+    cached = _number(_at(record, "overall_usage_prompt_cache_read_pct", "avg"))
+    values["hit_rate"] = None if cached is None else cached / 100
     return [
         _Result(
             "AIPerf",
-            values | {"output_throughput": _number(_at(record, "output_token_throughput", "avg"))},
+            values,
             {
                 "endpoint_type": _at(config, "endpoint", "type"),
                 "streaming": _at(config, "endpoint", "streaming"),
@@ -242,15 +259,28 @@ def _aiperf(record: Json) -> list[_Result]:
                 "phases": _at(config, "phases"),
                 **{name: _at(config, name) for name in names},
             },
-            None,
+            _phases_requests(_at(config, "phases")),
             _count(_at(record, "request_count", "avg")),
             # Left out of the export where there was none.
             _count(_at(record, "error_request_count", "avg")) or 0,
-            (_count(_at(record, "total_isl", "avg")), _count(_at(record, "total_osl", "avg"))),
+            # The server's own count where it reports one: text counted again may have another length.
+            (_aiperf_tokens(record, "prompt", "total_isl"), _aiperf_tokens(record, "completion", "total_osl")),
             _utc(record.get("start_time")),
             tuple(problems),
         )
     ]
+
+
+def _aiperf_tokens(record: Json, theirs: str, counted_again: str) -> int | None:
+    told = _count(_at(record, f"total_usage_{theirs}_tokens", "avg"))
+    return told if told is not None else _count(_at(record, counted_again, "avg"))
+
+
+def _phases_requests(phases: Any) -> int | None:
+    """What the measured phases were to send; None where one ends by time or sessions."""
+    measured = [phase for phase in phases or () if _at(phase, "kind") != "warmup"]
+    counts = [_count(_at(phase, "requests")) for phase in measured]
+    return sum(count or 0 for count in counts) if counts and None not in counts else None
 
 
 def _guidellm(record: Json) -> list[_Result]:
@@ -274,6 +304,7 @@ def _guidellm(record: Json) -> list[_Result]:
                 number = _number(_at(stats, *where))
                 values[f"{word}.{stat}"] = None if number is None else number * scale
         values["output_throughput"] = _number(_at(metrics, "output_tokens_per_second", "successful", "mean"))
+        values |= _guidellm_requests(_at(benchmark, "requests", "successful"), _count(_at(totals, "successful")))
         strategy = _at(benchmark, "config", "strategy")
         names = ("type_", "rate", "streams", "max_concurrency")
         tokens = [_at(metrics, f"{kind}_token_count", "successful", "total_sum") for kind in ("prompt", "output")]
@@ -287,7 +318,7 @@ def _guidellm(record: Json) -> list[_Result]:
                     "model": _at(benchmark, "config", "backend", "model"),
                     "data": _at(record, "config", "spec", "data"),
                 },
-                None,
+                _count(_at(benchmark, "config", "constraints", "max_requests", "args", "count")),
                 _count(_at(totals, "successful")),
                 _count(_at(totals, "errored")),
                 (_count(tokens[0]), _count(tokens[1])),
@@ -295,6 +326,24 @@ def _guidellm(record: Json) -> list[_Result]:
             )
         )
     return results
+
+
+def _guidellm_requests(requests: Any, successful: int | None) -> dict[str, float | None]:
+    """What only the requests themselves tell; nothing where the file holds a sample of them."""
+    if not isinstance(requests, list) or not requests or len(requests) != successful:
+        return {}
+    logs: dict[Any, list[float]] = {}
+    for request in requests:
+        if ttft_ms := _number(_at(request, "time_to_first_token_ms")):
+            conversation = _at(request, "info", "conversation_id") or _at(request, "request_id")
+            logs.setdefault(conversation, []).append(math.log(ttft_ms / 1e3))
+    means = [sum(each) / len(each) for each in logs.values()]
+    cached, given = ([_number(_at(request, f"{kind}_tokens")) for request in requests] for kind in ("cached", "prompt"))
+    told = None not in cached and None not in given and sum(filter(None, given)) > 0
+    return {
+        "ttft.geomean": math.exp(sum(means) / len(means)) if means else None,
+        "hit_rate": sum(filter(None, cached)) / sum(filter(None, given)) if told else None,
+    }
 
 
 def _utc(value: Any) -> datetime | None:

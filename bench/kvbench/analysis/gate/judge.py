@@ -31,8 +31,8 @@ from kvbench.analysis.pricing.run_cost import incomparable
 Outcome = Literal["pass", "fail", "inconclusive", "refused"]
 
 STORED_NOTE = (
-    "the runs are not interleaved, as --allow-order accepts: with 2% of noise from night to night 4 to 7% of nights "
-    "fail though nothing changed; run again before you believe a FAIL"
+    "whether the runs were interleaved is not judged, as --allow-order asks: with 2% of noise from night to night 4 to "
+    "7% of nights fail though nothing changed; run again before you believe a FAIL"
 )
 
 
@@ -258,7 +258,8 @@ def _power(row: _Row, sd: float, family: int) -> dict[str, Any]:
 
 def _back(gate: Gate, value: float) -> float:
     """From the tested scale to a ratio, a difference or a value in the metric's unit."""
-    return math.exp(gate.sign * value) if gate.log else gate.sign * value
+    # A zero has no sign to show.
+    return math.exp(gate.sign * value) if gate.log else gate.sign * value + 0.0
 
 
 def _mean(gate: Gate, values: np.ndarray[Any, np.dtype[np.float64]]) -> float | None:

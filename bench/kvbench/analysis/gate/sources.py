@@ -33,7 +33,15 @@ def expand(given: Sequence[str], base: Path = RUNS_DIR) -> list[str]:
 
 def run_directories(given: Sequence[str]) -> list[Path]:
     """The run directories meant. A directory of runs is not one run: a glob says which of it."""
-    return [resolve_run(name) for name in expand(given)]
+    names = expand(given)
+    for name in names:
+        if Path(name).is_file() and Path(name).name != RUN_FILE:
+            raise InputError(
+                "a file: a comparison turn by turn needs run directories",
+                path=name,
+                hint="kvbench gate judges result files of other tools",
+            )
+    return [resolve_run(name) for name in names]
 
 
 def load_side(given: Sequence[str], slos: tuple[Slo, ...] = (), prices: PriceList | None = None) -> list[Evidence]:

@@ -52,7 +52,9 @@ def refusals(
     reasons = list(dict.fromkeys(f"{run.label} {problem}" for run in runs for problem in run.problems))
     reasons += _copies(runs)
     reasons += _incomplete(runs)
-    if base:
+    if not base:
+        reasons += _not_one(new)
+    else:
         reasons += _facts(base, new, treatments)
         reasons += _turns(runs)
         reasons += _tokens(runs)
@@ -133,6 +135,17 @@ def _facts(base: Sequence[Evidence], new: Sequence[Evidence], treatments: Sequen
             )
     if shown > _SHOWN:
         yield f"{shown - _SHOWN} more fields differ (kvbench compare lists them)"
+
+
+def _not_one(runs: Sequence[Evidence]) -> Iterator[str]:
+    """Runs that are judged by absolute values alone still stand for one thing."""
+    names = sorted({name for run in runs for name in run.facts})
+    differ = [name for name in names if not _alike(name, [run.facts.get(name) for run in runs])]
+    for name in differ[:_SHOWN]:
+        values = sorted({_value(run.facts.get(name)) for run in runs})
+        yield f"{name} differs inside the new runs ({' | '.join(values)}): they are judged as one"
+    if len(differ) > _SHOWN:
+        yield f"{len(differ) - _SHOWN} more fields differ"
 
 
 def _alike(name: str, values: Sequence[str | None]) -> bool:
