@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvbench.errors import EXIT_INCONCLUSIVE, EXIT_OK, UsageError
+from kvbench.errors import EXIT_CHECK_FAILED, EXIT_INCONCLUSIVE, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
     from kvbench.model import FitReport
@@ -63,7 +63,8 @@ def fit(
 
 
 def shown(report: FitReport, as_json: bool) -> int:
-    """Print it; 3 where nothing could be estimated, or no capacity though a run was there to tell it."""
+    """Print it; 3 where nothing could be estimated, or no capacity though a run was there to tell it. An audit: 0
+    confirmed, 1 disputed, 3 cannot tell."""
     if as_json:
         import msgspec
 
@@ -72,6 +73,8 @@ def shown(report: FitReport, as_json: bool) -> int:
         from kvbench.render.fittext import fit_lines
 
         typer.echo("\n".join(fit_lines(report)))
+    if report.verdict is not None:
+        return {"confirmed": EXIT_OK, "disputed": EXIT_CHECK_FAILED}.get(report.verdict, EXIT_INCONCLUSIVE)
     of_cache = ("capacity_tokens", "bytes_per_token")
     refused = any(r.name in of_cache for r in report.refusals) and not any(map(report.named, of_cache))
     return EXIT_OK if report.estimates and not refused else EXIT_INCONCLUSIVE

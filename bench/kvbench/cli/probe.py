@@ -85,6 +85,7 @@ def _command(*, requests: int, hours: float = 1.0) -> Callable[[Callable[..., An
                     model=model,
                     command=("kvbench", *sys.argv[1:]),
                     simulated=simulated,
+                    needs_prompts=design.__name__ != "tokens",
                 )
                 run_dir = in_event_loop(run_probe(plan, experiment))
             run = load_run(run_dir)
@@ -224,6 +225,22 @@ def occupancy(
     design = OccupancyDesign(kv_memory_bytes=kv_memory, input_tokens=_lengths(input_tokens), repeats=repeats).check()
     settings = {"kv_memory_bytes": kv_memory, "input_tokens": list(design.input_tokens), "repeats": repeats}
     return OccupancyProbe(design).probe, settings
+
+
+@_command(requests=150)
+def tokens(
+    sizes: Annotated[int, typer.Option(metavar="N", help="How many lengths of prompts, four texts of each.")] = 6,
+    max_input_tokens: Annotated[int, typer.Option(metavar="N", help="Longest prompt.")] = 4_096,
+    max_output_tokens: Annotated[int, typer.Option(metavar="N", help="Longest sentence to be repeated.")] = 256,
+) -> Design:
+    """Whether reported token counts are right, by an exact tokenizer. Exit code 0 confirmed, 1 disputed, 3 cannot
+    tell."""
+    from msgspec import to_builtins
+
+    from kvbench.replay.probes.tokens import TokensDesign, TokensProbe
+
+    design = TokensDesign(sizes=sizes, max_input_tokens=max_input_tokens, max_output_tokens=max_output_tokens).check()
+    return TokensProbe(design).probe, to_builtins(design)
 
 
 def _lengths(text: str | None, option: str = "--input-tokens") -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvbench.model.audits import Check, CheckVerdict, Counted
 from kvbench.model.fits import Estimate, FitReport, Misfit, Refusal
 from kvbench.model.requests import Api, Clock, Expectation, Phase, Record, Request, Usage
 from kvbench.model.runs import RUN_SCHEMA_VERSION, OwnError, RulesCheck, RunInfo, Spent, Trust, Warning
@@ -22,7 +23,10 @@ __all__ = [
     "RUN_SCHEMA_VERSION",
     "TRACE_VERSION",
     "Api",
+    "Check",
+    "CheckVerdict",
     "Clock",
+    "Counted",
     "Estimate",
     "Expectation",
     "ExpectedHits",

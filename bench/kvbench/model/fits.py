@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from kvbench.model.audits import Check
+
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """A figure and the interval it lies in. low, high None: there is no bound on that side. n: what it rests on,
@@ -38,7 +40,8 @@ class Misfit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FitReport(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was found in some runs. assumed: what the estimates take for granted. residuals: rows for plots."""
+    """All that was found in some runs. assumed: what the estimates take for granted. residuals: rows for plots.
+    checks, verdict: of an audit; verdict is confirmed, disputed or cannot tell, and None where nothing was checked."""
 
     runs: tuple[str, ...]
     estimates: tuple[Estimate, ...] = ()
@@ -47,6 +50,8 @@ class FitReport(msgspec.Struct, frozen=True, kw_only=True):
     assumed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     residuals: tuple[dict[str, Any], ...] = ()
+    checks: tuple[Check, ...] = ()
+    verdict: str | None = None
 
     def named(self, name: str) -> Estimate | None:
         return next((e for e in self.estimates if e.name == name), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvbench.model import Estimate, FitReport
+from kvbench.model import Check, Estimate, FitReport
 from kvbench.render.text import percent, safe
 
 _LABEL = 28
@@ -16,6 +16,9 @@ def fit_lines(report: FitReport) -> list[str]:
     for refusal in report.refusals:
         lines.append(f"{_label(refusal.name)}refused: {safe(refusal.reason)}")
         lines.append(f"{'':<{_LABEL}}next: {safe(refusal.experiment)}")
+    lines += [line for check in report.checks for line in _check_lines(check)]
+    if report.verdict is not None:
+        lines.append(f"{'verdict':<{_LABEL}}{report.verdict.upper()}")
     if report.misfit is not None and report.misfit.share:
         told = f"{percent(report.misfit.share)} of what was observed (limit {percent(report.misfit.limit)})"
         if report.misfit.causes:
@@ -28,6 +31,26 @@ def fit_lines(report: FitReport) -> list[str]:
 
 def _label(name: str) -> str:
     return f"{name:<{_LABEL - 1}} "
+
+
+def _check_lines(check: Check) -> list[str]:
+    lines = [f"{check.name:<{_LABEL}}{check.verdict}: {safe(check.says)}; n = {check.n:,}"]
+    if check.excess is not None:
+        money = check.money
+        costs = f": {money['currency']} {money['amount']} of {money['of']}" if money is not None else ""
+        lines.append(f"{'':<{_LABEL}}too much: {_amount(check.excess, check.excess_unit)}{costs}")
+    if check.detectable is not None and check.verdict in ("confirmed", "cannot tell"):
+        seen = _amount(check.detectable, check.detectable_unit)
+        lines.append(f"{'':<{_LABEL}}would have been seen: {seen} or more")
+    return lines
+
+
+def _amount(value: float, unit: str | None) -> str:
+    """A share as a percentage, tokens as they are."""
+    unit = unit or ""
+    if not unit.startswith("of "):
+        return f"{number(value)} {unit}"
+    return f"{value:.1%} {unit}" if value >= 0.01 else f"{value:.2%} {unit}"
 
 
 def number(value: float | None) -> str:

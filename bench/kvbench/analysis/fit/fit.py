@@ -12,6 +12,7 @@ from kvbench.analysis.fit.gauge import fit_gauge
 from kvbench.analysis.fit.given import NOTHING_GIVEN, Given, replay_of
 from kvbench.analysis.fit.granularity import fit_granularity
 from kvbench.analysis.fit.ramp import fit_capacity
+from kvbench.analysis.fit.tokens import fit_tokens
 from kvbench.analysis.fit.trace import fit_trace
 from kvbench.analysis.fit.ttft import REPLAY_TOKENS, fit_latency
 from kvbench.analysis.fit.ttl import fit_ttl
@@ -29,6 +30,7 @@ def fit_run(run: Run, *, kv_memory_bytes: int | None = None, given: Given = NOTH
         "latency": lambda: _joined([fit_latency(run, given), *_decode_of_probe(run, given)]),
         "consistency": lambda: fit_consistency(run),
         "occupancy": lambda: fit_gauge(run, kv_memory_bytes),
+        "tokens": lambda: fit_tokens(run),
     }
     if probe in fits:
         return fits[probe]()
@@ -65,7 +67,13 @@ def _joined(reports: Sequence[FitReport]) -> FitReport:
         assumed=tuple(dict.fromkeys(a for r in reports for a in r.assumed)),
         notes=tuple(dict.fromkeys(a for r in reports for a in r.notes)),
         residuals=tuple(e for r in reports for e in r.residuals),
+        checks=tuple(e for r in reports for e in r.checks),
+        verdict=_worst([r.verdict for r in reports if r.verdict is not None]),
     )
+
+
+def _worst(verdicts: Sequence[str]) -> str | None:
+    return next((each for each in ("disputed", "cannot tell", "confirmed") if each in verdicts), None)
 
 
 def _pools(runs: Sequence[Run], reports: Sequence[FitReport]) -> list[tuple[int, Estimate]]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from kvbench.endpoints.client import Endpoint
 from kvbench.errors import KvbenchError
 from kvbench.model import Message
@@ -62,24 +60,3 @@ class TokenCounter:
         except KvbenchError:
             return None
         return None if ids is None else len(ids)
-
-
-class Counted(msgspec.Struct, frozen=True, kw_only=True):
-    """The exact tokens of one request, written beside its record. None: nothing could count them.
-
-    text_tokens: of what was sent, without the template's. prompt_tokens: with them, as the server tells. local_tokens:
-    the text by the profile's tokenizer, where the server's was asked too. output_tokens, reasoning_tokens: of the texts
-    that came. output_by: "ids" (the server gave the generated ids) or "text" (encoded again). repeated: the text that
-    came is the one asked for.
-    """
-
-    request: str
-    kind: str = ""
-    text_tokens: int | None = None
-    prompt_tokens: int | None = None
-    local_tokens: int | None = None
-    max_tokens: int | None = None
-    output_tokens: int | None = None
-    reasoning_tokens: int | None = None
-    output_by: str | None = None
-    repeated: bool | None = None

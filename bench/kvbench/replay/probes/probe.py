@@ -131,7 +131,7 @@ class Prober:
         if plan.spending is not None:
             limit = plan.spending.described()
             told.append(f"it stops before {limit['currency']} {limit['amount']} can have been passed (--max-cost)")
-        if self._prompts is None or not self._prompts.exact:
+        if self._prompts is not None and not self._prompts.exact:
             told.append("lengths are as planned, since the endpoint's tokenizer is not known")
         return plan.confirm("; ".join(told))
 
