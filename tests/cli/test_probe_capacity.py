@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import socket
@@ -46,21 +47,7 @@ def test_the_simulated_pool_is_found_and_its_run_can_be_fitted_again(kvbench: Kv
     assert kvbench("show", f"out/{run.name}").returncode == 0
 
 
-def test_no_overflow_is_no_capacity(kvbench: Kvbench) -> None:
-    done = kvbench(
-        "probe", "capacity", "--endpoint", f"sim:vllm-small?{QUICK}", "--kv-memory", 10**9, "--yes", "--json",
-        "--max-tokens", 60_000,
-    )  # fmt: skip
-    assert done.returncode == 3
-    assert estimates(done.stdout) == {}
-    assert "did not overflow" in json.loads(done.stdout)["refusals"][0]["reason"]
-
-
-def test_a_dead_port_is_exit_4_and_nobody_to_ask_is_exit_2(kvbench: Kvbench, tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        assert kvbench("probe", "capacity", "--endpoint", url, "--yes").returncode == 4
+def test_nobody_to_ask_is_exit_2(kvbench: Kvbench, tmp_path: Path) -> None:
     assert kvbench("probe", "capacity", "--endpoint", "sim:tiny").returncode == 2
     assert not (tmp_path / "runs").exists()
 
@@ -110,9 +97,9 @@ class Odd(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def odd(request: pytest.FixtureRequest) -> Iterator[str]:
-    handler = type("Handler", (Odd,), {"fault": request.param})
+@contextlib.contextmanager
+def odd(fault: str) -> Iterator[str]:
+    handler = type("Handler", (Odd,), {"fault": fault})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
@@ -121,19 +108,70 @@ def odd(request: pytest.FixtureRequest) -> Iterator[str]:
         thread.join()
 
 
-@pytest.mark.parametrize(
-    ("odd", "word"),
-    [
-        ("4xx", "HTTP 400"),
-        ("empty", "empty deltas"),
-        ("not reported", "reports no cached tokens"),
-        ("caching off", "prefix caching is off"),
-    ],
-    indirect=["odd"],
-)
-def test_an_endpoint_that_cannot_be_measured_gets_no_number(kvbench: Kvbench, odd: str, word: str) -> None:
-    done = kvbench("probe", "capacity", "--endpoint", odd, "--kv-memory", 10**9, "--yes", "--json")
-    assert done.returncode in (3, 4), done.stderr
+@contextlib.contextmanager
+def dead_port(_: str) -> Iterator[str]:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def sim(spec: str) -> Iterator[str]:
+    yield f"sim:{spec}"
+
+
+REFUSED = {
+    "caching off": (odd, "caching off", 3, "prefix caching is off"),
+    "4xx": (odd, "4xx", 3, "HTTP 400"),
+    "dead port": (dead_port, "", 4, "cannot be reached"),
+    "empty deltas": (odd, "empty", 3, "empty deltas"),
+    "no overflow": (sim, f"vllm-small?{QUICK}", 3, "did not overflow"),
+    "not reported, times overlap": (odd, "not reported", 3, "reports no cached tokens, and TTFT does not tell"),
+    "not reported, noise": (
+        sim,
+        "tiny?frontend_s=0&prefill_base_s=0.003&prefill_s_per_token=1e-5&noise_sigma=1&reports_cached_tokens=false",
+        3,
+        "would be mistaken for the other (limit 1%)",
+    ),
+    "not reported, too few controls": (
+        sim,
+        f"tiny?{QUICK}&reports_cached_tokens=false&max_model_len=600",
+        3,
+        "reports no cached tokens",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_measured_gets_no_number(kvbench: Kvbench, case: str) -> None:
+    serve, fault, code, word = REFUSED[case]
+    with serve(fault) as endpoint:
+        more = ("--kv-memory", 10**9, "--yes", "--json", "--max-tokens", 100_000)
+        done = kvbench("probe", "capacity", "--endpoint", endpoint, *more)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    if code == 4:
+        assert word in done.stderr
+        assert not done.stdout
+        return
     report = json.loads(done.stdout)
     assert report["estimates"] == []
+    assert [r["name"] for r in report["refusals"]] == ["capacity_tokens"]
     assert word in report["refusals"][0]["reason"]
+
+
+def test_times_tell_where_nothing_is_reported_and_they_are_far_enough_apart(kvbench: Kvbench) -> None:
+    """100 ms a miss of 1,025 tokens and 5 a hit. The pool of 16,352 tokens holds 15 prompts and a part of one."""
+    times = "frontend_s=0&prefill_base_s=0.003&prefill_s_per_token=1e-4&attention_s_per_token2=0&decode_base_s=0.001"
+    more = ("--kv-memory", 511 * 32 * 512, "--yes", "--json")
+    done = kvbench("probe", "capacity", "--endpoint", f"sim:tiny?{times}&reports_cached_tokens=false", *more)
+    report = json.loads(done.stdout)
+    if done.returncode == 3:  # a machine so busy that times overlap is told that they do
+        assert "would be mistaken" in report["refusals"][0]["reason"]
+        return
+    found = estimates(done.stdout)
+    capacity = found["capacity_tokens"]
+    assert 13 * 1024 <= capacity["low"] <= 16_352 <= capacity["high"] <= 18 * 1280
+    assert "12 hits and 12 misses known to be some" in capacity["method"]
+    assert found["bytes_per_token"]["low"] <= 512 <= found["bytes_per_token"]["high"]
+    assert any("blocks of at most 256 tokens" in text for text in report["assumed"])

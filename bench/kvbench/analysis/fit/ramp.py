@@ -16,6 +16,7 @@ from typing import NamedTuple
 from kvbench.analysis.fit.refused import REPEAT, no_memory, refused
 from kvbench.analysis.fit.sessions import Held, Window, by_session, kept_window
 from kvbench.analysis.fit.steps import Step, failure, steps, stop_reason
+from kvbench.analysis.fit.timed import fit_timed
 from kvbench.model import Estimate, FitReport, Misfit, Refusal
 from kvbench.runs.reader import Run
 
@@ -54,7 +55,11 @@ def fit_capacity(run: Run, kv_memory_bytes: int | None = None) -> FitReport:
     memory = kv_memory_bytes if kv_memory_bytes is not None else _stated_memory(run)
     name = str(run.path)
     found = steps(run)
-    if (refusal := _unusable(run, found)) is not None:
+    if (refusal := _unusable(run, found)) is None and all(s.cached_tokens is None for s in found):
+        if (foreign := _foreign(run, found)) is not None:
+            return FitReport(runs=(name,), refusals=(refused(foreign, "the same probe with no other client"),))
+        return fit_timed(name, found, memory, stop_reason(run), ASSUMED)
+    if refusal is not None:
         return FitReport(runs=(name,), refusals=(refusal,))
     grain = _grain(found)
     readings = [r for series in dict.fromkeys(s.series for s in found) if (r := _read(series, found, grain))]
@@ -266,11 +271,8 @@ def _unusable(run: Run, found: Sequence[Step]) -> Refusal | None:
     again = [s for s in found if s.role == "again"]
     if not again:
         return refused(stop_reason(run) or "nothing was sent twice", REPEAT)
-    if all(s.cached_tokens is None for s in again):
-        return refused(
-            "the endpoint reports no cached tokens, and what is not reported is not guessed from times",
-            "start vLLM with --enable-prompt-tokens-details, or an endpoint that reports them",
-        )
+    if all(s.cached_tokens is None for s in found):
+        return None  # timed.py
     hits = sum(1 for s in again if s.cached_tokens)
     if not hits:
         return refused(

@@ -10,12 +10,16 @@
 5. Fill and read with prompts of one length, longer than a window, and of half of it and twice it: what a session takes
    besides its tokens shows as a capacity that depends on the length.
 
+Where no cached tokens are reported, prompts of one length sent twice show whether TTFT tells a hit from a miss; if it
+does, steps 2, 3 and 5 go by it, with prompts of that length alone.
+
 Lengths are odd, so never whole blocks: the last block of an aligned prompt is computed again and takes a second place.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 
 import msgspec
 
@@ -32,6 +36,11 @@ WINDOW_KNOWN = 1.04
 BEYOND_WINDOW = 2.5
 MORE_PROMPTS = 1.5
 PROMPTS_A_SERIES = 24
+CONTROL_LENGTHS = (1_025, 4_097, 16_385)
+"""A token more than whole blocks of up to 256: all but that one can be hit, whatever the block."""
+CONTROLS = 12
+APART = 1.5
+"""Least ratio of the median TTFT of misses to that of hits for which it is worth going on."""
 BEYOND = 3
 """Prompts asked for beyond the first that is not all there: under LRU they are gone."""
 
@@ -51,16 +60,27 @@ class CapacityProbe:
         self._design = design
         self._slack = 0
         self._grain_tokens = 0
+        self._hit_within_s: float | None = None
+        """TTFT of a hit at most, where no cached tokens are reported."""
+        self._only_length = 0
+        """Then the one length that this holds for."""
         self._partly = False
         """Something was found that was not whole: blocks go one by one."""
 
     async def probe(self, prober: Prober) -> None:
-        if not await self._grain(prober) or not self._agreed(prober):
+        good = await self._grain(prober)
+        if not (good or self._silent(prober)) or not self._agreed(prober):
+            return
+        if not good and not await self._controls(prober):
             return
         upper = await self._scout(prober)
         if upper is None:
             return
-        window = 0 if self._partly else await self._window(prober, min(prober.most_input_tokens, upper // 4))
+        window = (
+            0
+            if self._partly or self._only_length
+            else await self._window(prober, min(prober.most_input_tokens, upper // 4))
+        )
         lengths = self._lengths(prober, upper, window)
         for number, length in enumerate(lengths):
             prompts = math.ceil(1.05 * upper / self._hit(length)) + 2
@@ -79,6 +99,29 @@ class CapacityProbe:
                 tokens, series = round(MORE_PROMPTS * tokens), f"{series}+"
                 prober.plan.say(f"all were found: {prompts} of them")
                 lost = await self._ramp(prober, series, length, prompts)
+
+    def _silent(self, prober: Prober) -> bool:
+        """Whether no answer told cached tokens, and TTFT is there to go by."""
+        return all(r.usage.cached_tokens is None and _ttft_s(r) is not None for r in prober.records)
+
+    async def _controls(self, prober: Prober) -> bool:
+        """Find the shortest length at which TTFT tells a prompt that was sent before from one that was not; the
+        estimator says how well it does."""
+        wanted = self._design.input_tokens[:1] or CONTROL_LENGTHS
+        lengths = [length for length in wanted if length <= prober.most_input_tokens]
+        for length in lengths or [prober.most_input_tokens]:
+            prober.plan.say(f"no cached tokens are reported: {CONTROLS} prompts of {length:,} tokens, each sent twice")
+            misses: list[float] = []
+            hits: list[float] = []
+            for number in range(CONTROLS):
+                for role, found in (("prime", misses), ("again", hits)):
+                    record = await prober.ask(f"control{length}/{number}", role, length)
+                    found.append(_ttft_s(record) or math.inf)
+            hit_s, miss_s = statistics.median(hits), statistics.median(misses)
+            if max(hits) < min(misses) and miss_s > APART * hit_s:
+                self._hit_within_s, self._only_length = math.sqrt(hit_s * miss_s), length
+                return True
+        return False
 
     async def _grain(self, prober: Prober) -> bool:
         """False: nothing is reported as cached, or not each time; the estimator says what that means."""
@@ -124,7 +167,7 @@ class CapacityProbe:
             while lost is None:
                 goal = max(GRAIN_LENGTHS[0], total * (1 + SCOUT_GROWTH))
                 while total < goal:
-                    length = odd(min(longest, max(GRAIN_LENGTHS[0], goal - total)))
+                    length = self._only_length or odd(min(longest, max(GRAIN_LENGTHS[0], goal - total)))
                     await prober.ask(f"scout/{len(lengths)}", "prime", length)
                     recent.append(len(lengths))
                     lengths.append(length)
@@ -154,7 +197,7 @@ class CapacityProbe:
         """Ask for prompts, latest first; an upper bound of what the cache holds, tokens, and whether one was lost."""
         held, beyond = 0, None
         for number, length in order:
-            if beyond is not None and beyond >= BEYOND:
+            if beyond is not None and beyond >= (2 * BEYOND if self._only_length else BEYOND):
                 break
             record = await prober.ask(f"{series}/{number}", "read", length)
             if beyond is not None:
@@ -186,12 +229,16 @@ class CapacityProbe:
         return lost * grain + 1 if lost else 0
 
     def _whole(self, record: Record) -> bool:
+        if self._hit_within_s is not None:
+            return (_ttft_s(record) or math.inf) <= self._hit_within_s
         sent, cached = record.usage.input_tokens or record.wanted_input_tokens or 0, record.usage.cached_tokens or 0
         whole = cached >= sent - self._slack
         self._partly = self._partly or (cached > 0 and not whole)
         return whole
 
     def _lengths(self, prober: Prober, upper: int, window: int) -> list[int]:
+        if self._only_length:
+            return [self._only_length]
         if self._design.input_tokens:
             return [odd(min(length, prober.most_input_tokens)) for length in self._design.input_tokens]
         full = max(upper / PROMPTS_A_SERIES, BEYOND_WINDOW * window)
@@ -200,7 +247,7 @@ class CapacityProbe:
 
     def _hit(self, length: int) -> int:
         """Tokens of a prompt that can be hit, at least one grain."""
-        grain = self._grain_tokens
+        grain = self._grain_tokens or 1
         return max(grain, (length - 1) // grain * grain)
 
     def _off_grain(self, length: float) -> int:
