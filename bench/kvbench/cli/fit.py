@@ -10,6 +10,10 @@ from kvbench.errors import EXIT_CHECK_FAILED, EXIT_INCONCLUSIVE, EXIT_OK, UsageE
 
 if TYPE_CHECKING:
     from kvbench.model import FitReport
+    from kvbench.runs.reader import Run
+
+
+TOKENS_OF_BILL = "hit_tokens_of_bill"
 
 
 def fit(
@@ -42,29 +46,65 @@ def fit(
             metavar="BYTES_PER_S", help="Of all that share a step: gives what it reads of a token of context."
         ),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="What is claimed of this model, or config.json, and what it implies, beside."
+        ),
+    ] = None,
+    bill: Annotated[
+        str | None,
+        typer.Option(metavar="AMOUNT", help="What the run was billed, or `balance`: the hits that this implies."),
+    ] = None,
+    prices: Annotated[
+        list[str] | None,
+        typer.Option(metavar="BOOK", help="Of --bill: a bundled book or a TOML. Without: all bundled ones."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Bytes a token, capacity, lifetime and speed from probes and replays, with intervals; refused where they cannot
     be told."""
-    from kvbench.analysis.fit.fit import fit_runs
+    from msgspec.structs import replace
+
+    from kvbench.analysis.fit.fit import fit_runs, joined
     from kvbench.analysis.fit.given import Given
     from kvbench.runs.reader import load_run, resolve_run
 
     if kv_memory is not None and kv_memory <= 0:
         raise UsageError(f"--kv-memory {kv_memory}: must be more than 0 bytes")
+    if prices and bill is None:
+        raise UsageError("--prices is for what a bill implies", hint="add --bill AMOUNT")
+    if bill is not None and len(runs) > 1:
+        raise UsageError(f"--bill {bill} is of one run, and {len(runs)} are named", hint="one run at a time")
     given = Given(
         chunk_tokens=chunk_tokens,
         replay_tokens=replay_tokens,
         tier_bytes_per_s=tier_bandwidth,
         hbm_bytes_per_s=hbm_bandwidth,
     ).check()
-    report = fit_runs([load_run(resolve_run(run)) for run in runs], kv_memory_bytes=kv_memory, given=given)
+    loaded = [load_run(resolve_run(run)) for run in runs]
+    report = fit_runs(loaded, kv_memory_bytes=kv_memory, given=given)
+    if bill is not None:
+        report = joined([report, _billed(bill, prices, loaded[0])])
+    if model is not None:
+        from kvbench.analysis.fit.sides import side_by_side
+
+        report = replace(report, side_by_side=side_by_side(report, loaded, model))
     raise typer.Exit(shown(report, json))
 
 
+def _billed(text: str, prices: list[str] | None, run: Run) -> FitReport:
+    from kvbench.analysis.fit.bill import fit_bill, read_bill
+    from kvbench.prices.load import bundled_books, load_book
+    from kvbench.prices.pricing import PriceList
+
+    bill = read_bill(text, run)
+    return fit_bill(run, bill, PriceList([load_book(name) for name in prices or bundled_books()], bill.currency))
+
+
 def shown(report: FitReport, as_json: bool) -> int:
-    """Print it; 3 where nothing could be estimated, or no capacity though a run was there to tell it. An audit: 0
-    confirmed, 1 disputed, 3 cannot tell."""
+    """Print it; 3 where nothing could be estimated, or not what was asked for: what a bill implies, or a capacity where
+    a run was there to tell it. An audit: 0 confirmed, 1 disputed, 3 cannot tell."""
     if as_json:
         import msgspec
 
@@ -75,6 +115,10 @@ def shown(report: FitReport, as_json: bool) -> int:
         typer.echo("\n".join(fit_lines(report)))
     if report.verdict is not None:
         return {"confirmed": EXIT_OK, "disputed": EXIT_CHECK_FAILED}.get(report.verdict, EXIT_INCONCLUSIVE)
+    refusals = {refusal.name for refusal in report.refusals}
+    if TOKENS_OF_BILL in refusals:
+        return EXIT_INCONCLUSIVE
     of_cache = ("capacity_tokens", "bytes_per_token")
-    refused = any(r.name in of_cache for r in report.refusals) and not any(map(report.named, of_cache))
+    told = any(map(report.named, (*of_cache, "capacity_tokens_of_gauge", TOKENS_OF_BILL)))
+    refused = not refusals.isdisjoint(of_cache) and not told
     return EXIT_OK if report.estimates and not refused else EXIT_INCONCLUSIVE

@@ -41,7 +41,8 @@ class Misfit(msgspec.Struct, frozen=True, kw_only=True):
 
 class FitReport(msgspec.Struct, frozen=True, kw_only=True):
     """All that was found in some runs. assumed: what the estimates take for granted. residuals: rows for plots.
-    checks, verdict: of an audit; verdict is confirmed, disputed or cannot tell, and None where nothing was checked."""
+    checks, verdict: of an audit; verdict is confirmed, disputed or cannot tell, and None where nothing was checked.
+    side_by_side: what is claimed of a model and what its architecture implies beside it, where one was named."""
 
     runs: tuple[str, ...]
     estimates: tuple[Estimate, ...] = ()
@@ -52,6 +53,7 @@ class FitReport(msgspec.Struct, frozen=True, kw_only=True):
     residuals: tuple[dict[str, Any], ...] = ()
     checks: tuple[Check, ...] = ()
     verdict: str | None = None
+    side_by_side: dict[str, Any] | None = None
 
     def named(self, name: str) -> Estimate | None:
         return next((e for e in self.estimates if e.name == name), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvbench.model import Check, Estimate, FitReport
+from kvbench.render.sides_text import sides_lines
 from kvbench.render.text import percent, safe
 
 _LABEL = 28
@@ -26,7 +27,7 @@ def fit_lines(report: FitReport) -> list[str]:
         lines.append(f"{'misfit':<{_LABEL}}{told}")
     lines += [f"{'assumed':<{_LABEL}}{safe(text)}" for text in report.assumed]
     lines += [f"{'note':<{_LABEL}}{safe(text)}" for text in report.notes]
-    return lines
+    return lines + (sides_lines(report.side_by_side) if report.side_by_side is not None else [])
 
 
 def _label(name: str) -> str:

@@ -11,7 +11,10 @@ from kvbench.analysis.fit.decode import fit_decode
 from kvbench.analysis.fit.gauge import fit_gauge
 from kvbench.analysis.fit.given import NOTHING_GIVEN, Given, replay_of
 from kvbench.analysis.fit.granularity import fit_granularity
+from kvbench.analysis.fit.memory import Memory, memory_of
 from kvbench.analysis.fit.ramp import fit_capacity
+from kvbench.analysis.fit.ratio import fit_ratio
+from kvbench.analysis.fit.restarts import fit_restarts
 from kvbench.analysis.fit.tokens import fit_tokens
 from kvbench.analysis.fit.trace import fit_trace
 from kvbench.analysis.fit.ttft import REPLAY_TOKENS, fit_latency
@@ -21,34 +24,48 @@ from kvbench.runs.reader import Run
 
 
 def fit_run(run: Run, *, kv_memory_bytes: int | None = None, given: Given = NOTHING_GIVEN) -> FitReport:
-    """What one run says; memory of the KV cache as given, else as the run's own settings have it."""
+    """What one run says; memory of the KV cache as given, else as the run's own settings have it, else as the server
+    states it."""
     probe = run.info.settings.get("probe")
+    memory = memory_of(run, kv_memory_bytes)
+    kv_bytes = None if memory is None else memory.bytes_
     fits: dict[object, Callable[[], FitReport]] = {
-        "capacity": lambda: fit_capacity(run, kv_memory_bytes),
+        "capacity": lambda: fit_capacity(run, kv_bytes),
         "granularity": lambda: fit_granularity(run),
         "ttl": lambda: fit_ttl(run),
-        "latency": lambda: _joined([fit_latency(run, given), *_decode_of_probe(run, given)]),
+        "latency": lambda: joined([fit_latency(run, given), *_decode_of_probe(run, given)]),
         "consistency": lambda: fit_consistency(run),
         "occupancy": lambda: fit_gauge(run, kv_memory_bytes),
         "tokens": lambda: fit_tokens(run),
     }
     if probe in fits:
-        return fits[probe]()
-    cache = _joined([fit_trace(run, kv_memory_bytes), fit_gauge(run, kv_memory_bytes)])
+        return _by_whose_word(fits[probe](), memory)
+    whole = _by_whose_word(fit_trace(run, kv_bytes), memory)
+    cache = joined([whole, fit_gauge(run, kv_memory_bytes)])
     times = [fit_latency(run, given), fit_decode(run, given)]
     # residuals and misfit are the cache's: those of times are of other rows
-    return replace(_joined([cache, *times]), misfit=cache.misfit, residuals=cache.residuals)
+    return replace(joined([cache, *times]), misfit=cache.misfit, residuals=cache.residuals)
+
+
+def _by_whose_word(report: FitReport, memory: Memory | None) -> FitReport:
+    """Says where a figure rests on the server's word for its memory."""
+    if memory is None or memory.stated is None or not any("bytes" in e.unit for e in report.estimates):
+        return report
+    return replace(report, assumed=tuple(dict.fromkeys((*report.assumed, memory.stated))))
 
 
 def fit_runs(runs: Sequence[Run], *, kv_memory_bytes: int | None = None, given: Given = NOTHING_GIVEN) -> FitReport:
-    """One report of several runs: each run's own, one after the other. What a granularity probe says of replays holds
-    for the others too."""
+    """One report of several runs: each run's own, one after the other, then what only several tell. What a granularity
+    probe says of replays holds for the others too."""
     first = {i: fit_run(r) for i, r in enumerate(runs) if r.info.settings.get("probe") == "granularity"}
     if given.replay_tokens is None and any(replay_of(report.notes) for report in first.values()):
         given = replace(given, replay_tokens=REPLAY_TOKENS)
     reports = [first.get(i) or fit_run(r, kv_memory_bytes=kv_memory_bytes, given=given) for i, r in enumerate(runs)]
-    pools = [] if kv_memory_bytes is not None else _pools(runs, reports)
-    return _joined([*reports, FitReport(runs=(), estimates=tuple(_two_pools(pools)))])
+    one_model = len({(run.info.server or {}).get("model") for run in runs}) == 1
+    pools = _pools(runs, reports) if kv_memory_bytes is None and one_model else []
+    several = [FitReport(runs=(), estimates=tuple(_two_pools(pools)))]
+    several += [r for r in (fit_restarts(runs, kv_memory_bytes), fit_ratio(runs, reports)) if r is not None]
+    return joined([*reports, *several])
 
 
 def _decode_of_probe(run: Run, given: Given) -> list[FitReport]:
@@ -56,7 +73,7 @@ def _decode_of_probe(run: Run, given: Given) -> list[FitReport]:
     return [fit_decode(run, given)] if (run.info.settings.get("output_tokens") or 1) > 1 else []
 
 
-def _joined(reports: Sequence[FitReport]) -> FitReport:
+def joined(reports: Sequence[FitReport]) -> FitReport:
     """One after the other; of their misfits the worst."""
     misfits = [r.misfit for r in reports if r.misfit is not None]
     return FitReport(

@@ -217,6 +217,8 @@ def _estimates(
     s, low, high = fit.s
     estimates = [Estimate(name=CAPACITY, value=1 / s, low=1 / high, high=1 / low, unit="tokens", method=method, n=n)]
     refusals = []
+    # a null block is in the memory and not in what the gauge is a share of
+    null_share = _one_block([h.usage for h in seen.held])
     of = {PER_TOKEN: ("bytes/token", fit.s), PER_SESSION: ("bytes/session", fit.f)}
     for name, (unit, term) in of.items():
         if term is None:
@@ -227,6 +229,7 @@ def _estimates(
             refusals.append(Refusal(name=name, reason=why, experiment="kvbench fit RUN --kv-memory BYTES"))
         else:
             value, least, most = (max(0.0, memory.bytes_ * part) for part in term)
+            least *= 1 - null_share
             how = f"memory times share of the pool; {method}"
             estimates.append(Estimate(name=name, value=value, low=least, high=most, unit=unit, method=how, n=n))
     notes = [ROUNDED] if fit.f is not None and memory is not None else []
@@ -244,6 +247,12 @@ def _estimates(
         notes=tuple(notes),
         residuals=rows,
     )
+
+
+def _one_block(usages: Sequence[float]) -> float:
+    """Share of the pool of one block, or of a few: the least step that the gauge was seen to take."""
+    steps = np.diff(np.unique(np.round(usages, 12)))
+    return min(0.01, float(steps[steps > 1e-9].min(initial=1.0)))
 
 
 def _worth_telling(seen: Observed) -> list[tuple[str, int]]:

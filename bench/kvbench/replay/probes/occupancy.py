@@ -9,6 +9,7 @@ request, so that last blocks are filled to any degree.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 
 import msgspec
@@ -129,8 +130,8 @@ class OccupancyProbe:
         return prober.agreed(
             Takes(
                 requests=requests,
-                input_tokens=prompt,
-                longest_tokens=max(length for _, length, _ in plan),
+                input_tokens=math.ceil(prompt * (1 + VARIED)),
+                longest_tokens=math.ceil(max(length for _, length, _ in plan) * (1 + VARIED)),
                 output_tokens=output,
                 hours=prober.plan.budget.hours,
                 note=f"up to {max(REQUESTS)} requests at a time; the server's metrics are read some "
