@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.analysis.nights.nights import make_night
-from tests.cli.conftest import Kvbench
+from tests.cli.conftest import Kvbench, environment
 from tests.made_runs import make_run
 from tests.short_trace import write_short_trace
 from typer.testing import CliRunner
@@ -63,6 +67,49 @@ def test_ctrl_c_keeps_the_night_and_says_so(kvbench: Kvbench, tmp_path: Path) ->
     assert (done.returncode, done.stdout) == (130, "")
     assert "Traceback" not in done.stderr
     assert load_night(only_night(tmp_path)).status == "interrupted"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_told_to_end_a_night_ends_its_run_and_no_gate_takes_it(
+    kvbench: Kvbench, tmp_path: Path, number: signal.Signals
+) -> None:
+    (tmp_path / "spec.toml").write_text(SPEC)
+    write_short_trace(tmp_path / "short.jsonl", sessions=1000)
+    words = [sys.executable, "-m", "kvbench", "nightly", "spec.toml"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(words, cwd=tmp_path, env=environment(), text=True, start_new_session=True, **pipes) as job:
+        records = wait_for(
+            lambda: [file for file in tmp_path.glob("nights/*/runs/*/records.jsonl") if file.stat().st_size]
+        )
+        (child,) = children(job.pid)
+        # To the job alone: the run is told by it.
+        job.send_signal(number)
+        stdout, stderr = job.communicate(timeout=100)
+    assert (job.returncode, stdout) == (130, "")
+    assert "Traceback" not in stderr
+    assert "is INCOMPLETE (interrupted)" in stderr
+    assert not Path(f"/proc/{child}").exists()
+    night = only_night(tmp_path)
+    assert (load_night(night).status, load_night(night).verdict) == ("interrupted", None)
+    run = records[0].parent
+    assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
+    # As if one run of it had been whole.
+    whole = make_run(night / "runs", "whole", 0)
+    done = kvbench("gate", whole, "--slo", "errors<5%", "--json")
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["reasons"] == ["whole is of a night that is INCOMPLETE (interrupted)"]
+
+
+def wait_for(look: Callable[[], list[Path]]) -> list[Path]:
+    for _ in range(600):
+        if found := look():
+            return found
+        time.sleep(0.1)
+    raise AssertionError("nothing came")
+
+
+def children(pid: int) -> list[int]:
+    return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def test_a_run_that_cannot_be_made_ends_the_night_with_its_exit_code(kvbench: Kvbench, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def nightly(
     loaded, goals = load_spec(spec)
     halves = _halves(loaded, spec)
     directory = spec.parent / loaded.directory
-    with _only_one(directory):
+    with _only_one(directory), _told_to_end():
         night = _Night(loaded, goals, spec, directory)
         judged = night.run(halves)
     plain = msgspec.to_builtins(judged)
@@ -87,6 +87,24 @@ def _only_one(directory: Path) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _told_to_end() -> Iterator[None]:
+    """SIGTERM, and a terminal that closes, end a night as Ctrl-C does: the run is ended and the night noted."""
+    import signal
+    from types import FrameType
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+    before = [(number, signal.signal(number, stop)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
 class _Night:
     """One night: its directory, and night.json as it goes on."""
 
@@ -122,6 +140,7 @@ class _Night:
             judged = self._against_base(halves) if self.spec.base is not None else self._against_stored(halves)
         except KeyboardInterrupt:
             self._note(status="interrupted", ended_at=_now())
+            typer.echo(f"night: {self.dir} is INCOMPLETE (interrupted)", err=True)
             raise
         except KvbenchError as error:
             self._note(status="failed", ended_at=_now(), failure=error.message)

@@ -33,16 +33,23 @@ def history_lines(found: dict[str, Any]) -> list[str]:
             f"; server {', '.join(map(safe, key['servers'][-3:]))}",
         ]
         lines += [_line(name, nights[-_SHOWN:]) for name in UNITS]
-        verdicts = [night["verdict"] for night in nights if night["verdict"] is not None]
-        if verdicts:
-            lines.append(f"  {'verdicts':<20} " + "".join(_LETTERS[verdict] for verdict in verdicts[-_SHOWN:]))
+        verdicts = "".join(_letter(night) for night in nights[-_SHOWN:])
+        if verdicts.strip():
+            lines.append(f"  {'verdicts':<20} {verdicts}")
         lines.append("")
     lines += [f"left out   {safe(row['run'])}: {safe(row['reason'])}" for row in found["left_out"]]
     if not found["keys"]:
         return [*lines, f"no whole runs in {safe(found['directory'])}"]
-    if any(night["verdict"] for key in found["keys"] for night in key["nights"]):
-        lines.append("verdicts: P pass, F fail, i inconclusive, r refused")
+    if any(_letter(night).strip() for key in found["keys"] for night in key["nights"]):
+        lines.append("verdicts: P pass, F fail, i inconclusive, r refused, x not finished")
     return lines
+
+
+def _letter(night: dict[str, Any]) -> str:
+    """Under the night's bar; a blank for plain runs."""
+    if night["verdict"] is not None:
+        return _LETTERS[night["verdict"]]
+    return " " if night["status"] is None else "x"
 
 
 _LETTERS = {"pass": "P", "fail": "F", "inconclusive": "i", "refused": "r"}

@@ -22,6 +22,8 @@ from kvbench.replay.settings import RunSettings
 from kvbench.runs.night import NightRun, Side, records_sha256
 
 HOOK_LOG = "hooks.log"
+GRACE_S = 30.0
+"""What a run that is told to end may take for what is in flight."""
 _FLAGS = {"max_pause_s": "--max-pause", "duration_s": "--duration"}
 _TAIL = 2000
 
@@ -145,6 +147,24 @@ def _tail(log: Path, begin: int) -> str:
     return f"\n{text}" if text else ""
 
 
+def _ended(process: subprocess.Popen[bytes]) -> tuple[int, bool]:
+    """The exit code, and whether we were told to end meanwhile: the run then ends by its own rules, so that nothing
+    that was measured is lost. First it finishes what is in flight; at the next signal, or after GRACE_S, it aborts
+    that; and then it is killed, with the endpoint it may have started.
+    """
+    told = 0
+    while True:
+        try:
+            return process.wait(GRACE_S if told else None), told > 0
+        except (KeyboardInterrupt, subprocess.TimeoutExpired):
+            told += 1
+            if told <= 2:
+                process.send_signal(signal.SIGTERM)
+            else:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+
+
 def _run(bench: Bench, half: Half, label: str) -> tuple[Path, bool]:
     """The run's directory, and whether its own error allows its figures to be used."""
     out = bench.out / "runs"
@@ -152,15 +172,9 @@ def _run(bench: Bench, half: Half, label: str) -> tuple[Path, bool]:
     words = [sys.executable, "-P", "-m", "kvbench", "run", bench.trace, *half.arguments, "--out", str(out), "--json"]
     result = bench.out / "run.json.part"
     with result.open("wb") as stream:
-        process = subprocess.Popen(words, cwd=bench.cwd, stdin=subprocess.DEVNULL, stdout=stream)
-        interrupted = False
-        while True:
-            try:
-                code = process.wait()
-                break
-            except KeyboardInterrupt:
-                # The run has got the same Ctrl-C, and ends by its own rules: nothing is lost.
-                interrupted = True
+        # A process group of its own: a Ctrl-C of the terminal reaches it once, through us, as any other signal does.
+        process = subprocess.Popen(words, cwd=bench.cwd, stdin=subprocess.DEVNULL, stdout=stream, process_group=0)
+        code, interrupted = _ended(process)
     told = result.read_bytes()
     result.unlink()
     if interrupted or code == EXIT_INTERRUPTED:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from kvbench.analysis.gate.evidence import Evidence, from_run
@@ -11,6 +12,7 @@ from kvbench.analysis.gate.foreign import load_results
 from kvbench.analysis.slo import Slo
 from kvbench.errors import InputError
 from kvbench.prices.pricing import PriceList
+from kvbench.runs.night import NIGHT_FILE, load_night, records_sha256
 from kvbench.runs.reader import RUNS_DIR, resolve_run
 from kvbench.runs.writer import RUN_FILE
 
@@ -52,5 +54,24 @@ def load_side(given: Sequence[str], slos: tuple[Slo, ...] = (), prices: PriceLis
         if path.is_file() and not (path.parent / RUN_FILE).is_file():
             found += load_results(path)
         else:
-            found.append(from_run(resolve_run(name), slos, prices))
+            run = resolve_run(name)
+            one = from_run(run, slos, prices)
+            found.append(replace(one, problems=(*one.problems, *_of_night(run))))
     return found
+
+
+def _of_night(run: Path) -> Iterator[str]:
+    """What the night that made a run says against it."""
+    path = run.resolve().parent.parent
+    if not (path / NIGHT_FILE).is_file():
+        return
+    try:
+        night = load_night(path)
+    except InputError as error:
+        yield f"is of a night whose {NIGHT_FILE} cannot be read: {error.message}"
+        return
+    if night.status != "done":
+        yield f"is of a night that is INCOMPLETE ({night.status})"
+    made = next((each for each in night.runs if (path / each.run).resolve() == run.resolve()), None)
+    if made is not None and made.records_sha256 != records_sha256(run):
+        yield "has not the records that its night wrote"

@@ -133,9 +133,9 @@ def history(directory: Path) -> dict[str, Any]:
     """What `kvbench history --json` prints.
 
     keys: one for each trace, configuration, endpoint and model, and each side of a job (`side`: base, candidate or
-    null), with `nights` [{night, verdict, runs, values}]; values: a mean over the night's runs for each of SERIES,
-    geometric but for shares, null = not reported; all: the same of each run. Runs that are not whole or not trusted are
-    in `left_out` with the reason, and in no value.
+    null), with `nights` [{night, status, verdict, servers, runs, values, all}]; values: a mean over the night's runs
+    for each of SERIES, geometric but for shares, null = not reported; all: the same of each run. Runs that are not
+    whole or not trusted are in `left_out` with the reason, and in no value.
     """
     groups: dict[tuple[str, str | None], list[Stored]] = defaultdict(list)
     left_out: list[dict[str, str]] = []
@@ -150,7 +150,8 @@ def history(directory: Path) -> dict[str, Any]:
 
 def _group(key: str, side: str | None, runs: list[Stored], left_out: list[dict[str, str]]) -> dict[str, Any]:
     nights: dict[str, list[dict[str, float | None]]] = defaultdict(list)
-    verdicts: dict[str, str | None] = {}
+    told: dict[str, dict[str, str | None]] = {}
+    servers: dict[str, dict[str, None]] = defaultdict(dict)
     first = runs[0].info
     assert first is not None
     for stored in runs:
@@ -160,7 +161,13 @@ def _group(key: str, side: str | None, runs: list[Stored], left_out: list[dict[s
             left_out.append({"run": str(stored.path), "reason": error.message})
             continue
         nights[stored.night_id].append(values)
-        verdicts[stored.night_id] = stored.night.verdict if stored.night is not None else None
+        of = stored.night
+        assert stored.info is not None
+        servers[stored.night_id][str(stored.info.server.get("server"))] = None
+        told[stored.night_id] = {
+            "status": None if of is None else of.status,
+            "verdict": None if of is None else of.verdict,
+        }
     names = [metric_name(*series) for series in SERIES]
     return {
         "key": key,
@@ -173,7 +180,8 @@ def _group(key: str, side: str | None, runs: list[Stored], left_out: list[dict[s
         "nights": [
             {
                 "night": night,
-                "verdict": verdicts[night],
+                **told[night],
+                "servers": list(servers[night]),
                 "runs": len(values),
                 "values": {name: _mean(name, [run[name] for run in values]) for name in names},
                 "all": {name: [run[name] for run in values] for name in names},
