@@ -91,15 +91,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 class ExpectedHitsRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which hit rule the endpoint follows, and what of it differs from the rule's own defaults (None). auto: block
-    where the server is vLLM, says its block size and has one kind of layers; units for DeepSeek's dialect."""
+    where the server is vLLM, says its block size and has one kind of layers; units for DeepSeek's dialect.
+    breakpoints: a gateway to Anthropic's API, whose prompts carry cache_control marks."""
 
-    rule: Literal["auto", "block", "block-replay", "units", "steps", "none"] = "auto"
+    rule: Literal["auto", "block", "block-replay", "units", "steps", "breakpoints", "none"] = "auto"
     block_size: int | None = None
     replay_tokens: int | None = None
     granularity_tokens: int | None = None
     interval_tokens: int | None = None
     build_s: float | None = None
     lifetime_s: float | None = None
+    minimum_tokens: int | None = None
 
 
 _RULES_WITH = {
@@ -109,6 +111,7 @@ _RULES_WITH = {
     "interval_tokens": ("units",),
     "build_s": ("units",),
     "lifetime_s": ("units",),
+    "minimum_tokens": ("breakpoints",),
 }
 """The rules that each parameter of [expected_hits] belongs to."""
 

@@ -94,7 +94,7 @@ class BookModel(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     title: str = ""
-    hit_rule: Literal["units", "steps", "none"] = "none"
+    hit_rule: Literal["units", "steps", "breakpoints", "none"] = "none"
     tokenizer: str | None = None
     unpriced: str | None = None
 

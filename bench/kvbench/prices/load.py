@@ -98,7 +98,7 @@ class _Holidays(_Table, frozen=True, kw_only=True):
 class _Model(_Table, frozen=True, kw_only=True):
     id: str
     title: str = ""
-    hit_rule: Literal["units", "steps", "none"] = "none"
+    hit_rule: Literal["units", "steps", "breakpoints", "none"] = "none"
     tokenizer: str | None = None
     unpriced: str | None = None
 

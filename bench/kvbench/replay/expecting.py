@@ -20,11 +20,14 @@ from kvbench.replay.expectation import (
 )
 from kvbench.replay.hashed import HashPrompts
 from kvbench.replay.local_ids import LocalIds
+from kvbench.replay.marked import expect_marked
 from kvbench.replay.rules import choose_rule
 from kvbench.replay.schedule import Arrival
 from kvbench.replay.settings import RunSettings
 from kvbench.runs.writer import RunWriter
 from kvbench.traces.native import TraceFile
+from kvbench.traces.prefix import BreakpointsRule
+from kvbench.traces.prefix.marks import MARK
 from kvbench.traces.tokenizers import load_tokenizer
 
 
@@ -65,6 +68,9 @@ class Expecting:
         def emit(record: Record, expectation: Expectation) -> None:
             self.writer.expectation(record.request_id, record.attempt, expectation)
 
+        if isinstance(rule, BreakpointsRule):
+            whole = self.profile.extra_body.get(MARK)
+            return expect_marked(prompts.prompts(records), rule, self.settings, emit, whole=whole)
         try:
             local = self._local_ids()
         except KvbenchError as error:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from kvbench.endpoints.discovery import EndpointInfo
 from kvbench.endpoints.metrics import CacheConfig
 from kvbench.endpoints.profile import ExpectedHitsRule
-from kvbench.traces.prefix import BlockRule, Rule, StepsRule, UnitsRule
+from kvbench.traces.prefix import BlockRule, BreakpointsRule, Rule, StepsRule, UnitsRule
 from kvbench.traces.prefix.rules import REPLAY_TOKENS, UNIT_BUILD_S, UNIT_LIFETIME_S
 
 NAME_IT = "name a rule in an endpoint TOML ([expected_hits])"
 
 
-def choose_rule(wanted: ExpectedHitsRule, info: EndpointInfo, *, time_scale: float = 1.0) -> tuple[Rule | None, str]:
+def choose_rule(
+    wanted: ExpectedHitsRule, info: EndpointInfo, *, time_scale: float = 1.0
+) -> tuple[Rule | BreakpointsRule | None, str]:
     """The rule, or None and why there is none. time_scale: of a simulated endpoint, whose times scale with the trace's.
 
     auto takes `block` for a vLLM that says its block size, unless it shows several kinds of layers (hybrid, sliding
@@ -31,6 +33,8 @@ def choose_rule(wanted: ExpectedHitsRule, info: EndpointInfo, *, time_scale: flo
         return _units(wanted, time_scale), ""
     if rule == "steps":
         return StepsRule(), ""
+    if rule == "breakpoints":
+        return BreakpointsRule(minimum_tokens=wanted.minimum_tokens), ""
     if rule in ("block", "block-replay"):
         block_size = wanted.block_size if wanted.block_size is not None else info.block_size
         if block_size is None:

@@ -12,6 +12,7 @@ own times (a replay with --time-scale 1).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -30,9 +31,11 @@ from kvbench.traces.bundled import resolve_trace
 from kvbench.traces.importing import open_workload
 from kvbench.traces.native import TraceFile
 from kvbench.traces.prefix import StepsRule, UnitsRule
+from kvbench.traces.prefix.marks import MARK
 from kvbench.traces.tokenizers import Tokenizer, load_tokenizer
 
-_RULES: dict[str, StepsRule | UnitsRule | None] = {"steps": StepsRule(), "units": UnitsRule(), "none": None}
+_RULES: dict[str, StepsRule | UnitsRule | None] = {"steps": StepsRule(), "units": UnitsRule()}
+BREAKPOINTS = "breakpoints"
 
 
 class Predicted(NamedTuple):
@@ -52,10 +55,18 @@ def estimate_report(
     with open_workload(resolve_trace(spec)) as trace:
         tokenizer, note = _tokenizer(trace, prices, model, start)
         blocked = BlockedTrace(trace, tokenizer=tokenizer)
-        fold = _Fold(prices, model, start, blocked.block_size)
+        by_marks = any(each.hit_rule == BREAKPOINTS for book in prices.books for each in book.models.values())
+        fold = _Fold(prices, model, start, blocked.block_size, marked=by_marks and _is_marked(trace))
         for request in _in_time(blocked):
             fold.add(request)
         notes = [f"lengths: {blocked.blocking().tokens}", *note]
+        if BREAKPOINTS in fold.rules:
+            notes.append(
+                "prompts have cache_control marks: what is written to the cache, and so costs more, is between nothing "
+                "and all that is not hit"
+                if fold.marked
+                else "no prompt has a cache_control mark, so by the rule of its model nothing is cached"
+            )
         if blocked.text_turns:
             notes.append("what a chat template, or a salt in the text, adds to a prompt is not in it")
         return fold.report(str(trace.path), notes, now)
@@ -85,14 +96,24 @@ def _models(trace: TraceFile) -> set[str]:
     return {turn.model for tree in trace.trees() for session in tree.sessions for turn in session.turns if turn.model}
 
 
+def _is_marked(trace: TraceFile) -> bool:
+    """Whether any prompt asks for something to be cached."""
+    mark = f'"{MARK}"'.encode()
+    lines = itertools.chain(trace.raw_head(), *(trace.raw_lines(index) for index in range(trace.tree_count)))
+    return any(mark in line for line in lines)
+
+
 def _in_time(blocked: BlockedTrace) -> Iterator[BlockRequest]:
     """Requests in the order in which they start."""
     return iter(sorted(blocked.requests(), key=lambda request: request.start_s))
 
 
 class _Fold:
-    def __init__(self, prices: PriceList, model: str | None, start: datetime, block_size: int) -> None:
+    def __init__(
+        self, prices: PriceList, model: str | None, start: datetime, block_size: int, *, marked: bool = False
+    ) -> None:
         self._block_size = block_size
+        self.marked = marked
         self._prices = prices
         self._model = model
         self._start = start
@@ -104,7 +125,7 @@ class _Fold:
         self._peak = self._open = 0
         self._unpriced: list[Unpriced] = []
         self._rows: dict[int, tuple[Priced, int]] = {}
-        self._rules: set[str] = set()
+        self.rules: set[str] = set()
         self._last = start
 
     def add(self, request: BlockRequest) -> None:
@@ -121,13 +142,16 @@ class _Fold:
         except CannotPrice:
             rule = "none"
         predicted = self._predict(request, rule)
+        open_writes = rule == BREAKPOINTS and self.marked
+        if rule == BREAKPOINTS and not self.marked:
+            predicted = Predicted(0, 0)
         floor, ceiling = (hits if hits >= least_hit else 0 for hits in (predicted.floor, predicted.ceiling))
-        self._rules.add(rule)
+        self.rules.add(rule)
         wanted = request.output_tokens
         self._open += wanted is None
         most = None if wanted is None else max(wanted, 1)
         priced = [
-            self._price(request, name, moment, hits, output, most if output_open else None, output_open)
+            self._price(request, name, moment, hits, output, most if output_open else None, output_open, open_writes)
             for hits, output, output_open in (
                 (ceiling, 1, False),
                 (floor, 1, True),
@@ -159,8 +183,11 @@ class _Fold:
         output: int,
         most: int | None,
         output_open: bool,
+        open_writes: bool,
     ) -> Priced | Unpriced:
-        usage = Usage(input_tokens=request.input_tokens, cached_tokens=hits, cache_write_tokens=0, output_tokens=output)
+        written = None if open_writes else 0
+        tokens = request.input_tokens
+        usage = Usage(input_tokens=tokens, cached_tokens=hits, cache_write_tokens=written, output_tokens=output)
         return self._prices.price(
             Billable(
                 request_id=f"{request.session_id}/{request.turn}",
@@ -173,7 +200,7 @@ class _Fold:
         )
 
     def _predict(self, request: BlockRequest, name: str) -> Predicted:
-        tokens, size, rule = request.input_tokens, self._block_size, _RULES[name]
+        tokens, size, rule = request.input_tokens, self._block_size, _RULES.get(name)
         before = self._before.get(request.session_id)
         self._before[request.session_id] = request
         shared = request.kept
@@ -236,7 +263,7 @@ class _Fold:
             "input_tokens": tokens,
             "input_price_per_mtok": per_million(inputs, tokens),
             "answers_as_long_as_in_the_trace": money_dict(self._as_long),
-            "hit_rules": sorted(self._rules),
+            "hit_rules": sorted(self.rules),
             "rows": [
                 {"book": got.book, **row_dict(got.row, now), "requests": count} for got, count in self._rows.values()
             ],

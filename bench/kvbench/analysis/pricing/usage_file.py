@@ -7,13 +7,15 @@ counted), place. A usage that is a list holds what one stream reported: the last
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from kvbench.analysis.pricing.log_hits import expected_of_log
 from kvbench.analysis.pricing.report import Source
 from kvbench.errors import InputError
+from kvbench.model import Expectation
 from kvbench.prices.priced import Billable, Unpriced
 from kvbench.traces.formats.calls import time_s
 from kvbench.traces.formats.sink import LoggedUsage
@@ -151,17 +153,16 @@ def log_billables(path: Path, logged: LoggedCalls, model: str | None = None) -> 
     if left_out:
         lost = "; ".join(report.left_out())
         notes.append(f"of what was left out, {left_out:,} may be of calls, and have no price here: {lost}")
-    source = Source(
-        kind=f"log ({report.format})",
-        path=str(path),
-        notes=tuple(notes),
-        unpredicted="a log tells neither the token ids of its prompts nor all of their text",
-    )
-    return source, list(_calls(path, logged.calls, model))
+    expected, unpredicted = expected_of_log(logged.calls)
+    source = Source(kind=f"log ({report.format})", path=str(path), notes=tuple(notes), unpredicted=unpredicted)
+    return source, list(_calls(path, logged.calls, model, expected))
 
 
-def _calls(path: Path, calls: Iterable[LoggedUsage], model: str | None) -> Iterator[Billable]:
+def _calls(
+    path: Path, calls: Iterable[LoggedUsage], model: str | None, expected: Mapping[int, Expectation]
+) -> Iterator[Billable]:
     for number, call in enumerate(calls, 1):
+        hits = expected.get(number - 1)
         file = Path(call.file).name if call.file else path.name
         place = f"{file}:{call.line}" if call.line else f"{file}, call {number}"
         yield Billable(
@@ -172,5 +173,8 @@ def _calls(path: Path, calls: Iterable[LoggedUsage], model: str | None) -> Itera
             end=_log_time(call.end_s),
             output_open=call.output_most is not None,
             output_most=call.output_most,
+            floor=None if hits is None else hits.floor,
+            ceiling=None if hits is None else hits.ceiling,
+            rule=None if hits is None else hits.rule,
             place=place,
         )

@@ -18,6 +18,7 @@ from kvbench.traces.formats.session_group import Ended, SessionGroup
 from kvbench.traces.formats.sink import LoggedUsage
 from kvbench.traces.formats.thread import CLOCK_S, Thread, runs_at
 from kvbench.traces.lines import MAX_TIME_S, LineError
+from kvbench.traces.prefix.marks import MarkedPrompt
 
 BLOCK_SIZE = 64
 """Tokens of a made-up block, where a source has lengths and no text."""
@@ -61,7 +62,12 @@ class Conversations:
         self._textless = False
         self._base_s = 0.0
 
-    def add(self, call: Call) -> None:
+    @property
+    def wants_marks(self) -> bool:
+        """Whether somebody asks for the calls' usage, and so for their cache_control marks."""
+        return self._sink.calls is not None
+
+    def add(self, call: Call, marked: MarkedPrompt | None = None) -> None:
         """One request, of any time. Nothing is written yet; one without any prompt is dropped."""
         self._sink.used(
             LoggedUsage(
@@ -71,6 +77,7 @@ class Conversations:
                 usage=call.counted or call.usage,
                 start_s=call.start_s,
                 end_s=call.end_s,
+                marked=marked,
             )
         )
         if not call.messages:

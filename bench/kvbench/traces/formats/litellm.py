@@ -22,6 +22,7 @@ from kvbench.traces.formats.source import Head, SourceFile
 from kvbench.traces.formats.usage import NOTES as USAGE_NOTES
 from kvbench.traces.formats.usage import token_counts
 from kvbench.traces.lines import LineError, convert_object
+from kvbench.traces.prefix.marks import MARK, MarkedPrompt, marked_prompt
 
 _Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 _CHAT = ("completion", "acompletion", "anthropic_messages", "aanthropic_messages")
@@ -108,8 +109,18 @@ class LiteLlmConverter:
                 output_tokens=self._output_tokens(payload, counts.output_tokens),
                 cached_tokens=counts.cached_tokens,
                 usage=usage,
-            )
+            ),
+            self._marked(payload, parameters) if messages and self._conversations.wants_marks else None,
         )
+
+    @staticmethod
+    def _marked(payload: _Payload, parameters: dict[str, Any]) -> MarkedPrompt:
+        found = payload.messages
+        if isinstance(found, str):
+            found = json_of(found, "messages")
+        if isinstance(found, dict):
+            found = found.get("messages", [found])
+        return marked_prompt(parameters.get("tools"), parameters.get("system"), found, last=parameters.get(MARK))
 
     def _left_out(self, payload: _Payload) -> tuple[str, str] | None:
         if payload.call_type and payload.call_type not in _CHAT:

@@ -21,6 +21,7 @@ from kvbench.traces.formats.source import Head, SourceFile
 from kvbench.traces.formats.usage import NOTES as USAGE_NOTES
 from kvbench.traces.formats.usage import token_counts
 from kvbench.traces.lines import LineError, convert_object
+from kvbench.traces.prefix.marks import MARK, MarkedPrompt, marked_prompt
 
 _Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 _TAKEN = frozenset({"messages", "system", "tools", "model"})
@@ -103,7 +104,11 @@ class RequestLogConverter:
             usage=usage if isinstance(usage, dict) else None,
         )
         self._notes.update(notes)
-        self._conversations.add(call)
+        self._conversations.add(call, self._marked(body) if self._conversations.wants_marks else None)
+
+    @staticmethod
+    def _marked(body: dict[str, Any]) -> MarkedPrompt:
+        return marked_prompt(body.get("tools"), body.get("system"), body["messages"], last=body.get(MARK))
 
 
 def _matches(head: Head) -> bool:

@@ -14,6 +14,7 @@ import msgspec
 from kvbench.errors import FailedError
 from kvbench.model import SharedPrompt, TraceHeader, Turn
 from kvbench.traces.import_report import Dropped
+from kvbench.traces.prefix.marks import MarkedPrompt
 from kvbench.traces.problems import ProblemLog
 from kvbench.traces.write import header_line, prefix_line, turn_fields
 
@@ -37,6 +38,8 @@ class LoggedUsage(msgspec.Struct, frozen=True, kw_only=True):
     start_s: float | None = None
     end_s: float | None = None
     output_most: int | None = None
+    marked: MarkedPrompt | None = None
+    """Its content blocks and cache_control marks, where the source has the prompt as it was sent."""
 
 
 class NativeSink:

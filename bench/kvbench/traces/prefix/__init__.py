@@ -6,6 +6,7 @@
 | `block-replay` | the same, but a hit no longer than the replayed window is not taken | vLLM's source (0.32.0) |
 | `units` | the longest stored unit that the prompt begins with, whole | DeepSeek's documentation |
 | `steps` | 1,024 tokens at least, then steps of 128 | OpenAI's documentation |
+| `breakpoints` | what was cached up to a mark, found within 20 blocks of one | Anthropic's documentation |
 | `none` | nothing is expected | |
 
 What is *surely* stored when a request is sent makes the floor, what is *possibly* stored before its first token the
@@ -21,11 +22,24 @@ from collections.abc import Callable
 
 from kvbench.model import Expectation
 from kvbench.traces.prefix.blocks import BlockHits, chain_hashes
+from kvbench.traces.prefix.breakpoints import BreakpointHits, Marked
 from kvbench.traces.prefix.lru import LruPool
-from kvbench.traces.prefix.rules import BlockRule, Rule, Sent, StepsRule, UnitsRule
+from kvbench.traces.prefix.rules import BlockRule, BreakpointsRule, Rule, Sent, StepsRule, UnitsRule
 from kvbench.traces.prefix.units import UnitHits
 
-__all__ = ["BlockRule", "HitModel", "LruPool", "Rule", "Sent", "StepsRule", "UnitsRule", "chain_hashes"]
+__all__ = [
+    "BlockRule",
+    "BreakpointHits",
+    "BreakpointsRule",
+    "HitModel",
+    "LruPool",
+    "Marked",
+    "Rule",
+    "Sent",
+    "StepsRule",
+    "UnitsRule",
+    "chain_hashes",
+]
 
 
 class HitModel:

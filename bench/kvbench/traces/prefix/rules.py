@@ -12,6 +12,8 @@ STEPS_MINIMUM_TOKENS = 1024
 STEPS_TOKENS = 128
 REPLAY_TOKENS = 128
 """DeepSeek-V4.1's sliding window: what a hit recomputes."""
+MARKS = 4
+LOOK_BACK_BLOCKS = 20
 UNIT_TOKENS_FINE = 64
 UNIT_TOKENS_COARSE = 128
 UNIT_BUILD_S = 10.0
@@ -146,7 +148,27 @@ class UnitsRule:
         return max(0, min(match_tokens, prompt_tokens)) // self.fine_tokens * self.fine_tokens
 
 
+@dataclass(frozen=True)
+class BreakpointsRule:
+    """Anthropic's explicit cache_control: a request caches the prefix up to each of its marks, 4 at most, and finds
+    what ends at a mark or up to look_back blocks from it, the marked one counted (the ceiling takes one more, as
+    whether it counts is told both ways). Nothing is cached without a mark. Kept 5 minutes or an hour, as the mark says.
+    minimum_tokens: shorter prefixes are not cached; None: 512 to 4,096 by model, and not needed, as only lengths that
+    were reported as cached are relied on.
+    """
+
+    marks: int = MARKS
+    look_back: int = LOOK_BACK_BLOCKS
+    minimum_tokens: int | None = None
+
+    @property
+    def name(self) -> str:
+        least = "" if self.minimum_tokens is None else f", at least {self.minimum_tokens}"
+        return f"breakpoints, look-back {self.look_back}{least} (lengths by usage)"
+
+
 Rule = BlockRule | StepsRule | UnitsRule
+"""Of hits that are expected on token ids."""
 
 _NAMED = re.compile(r"(?:block|units) (?P<fine>\d+)(?:\.\.(?P<coarse>\d+))?|steps \d+ \+ (?P<step>\d+)")
 
