@@ -146,4 +146,8 @@ def test_jobs_that_the_end_of_a_window_cut() -> None:
     found = cut(8, 10, settings={"duration_s": 60.0})
     assert found is not None
     assert found.message == "the end of the window cut 2 of 10 jobs that began in it"
+    assert found.advice == "job figures are of those that ended, the shorter ones; a longer --duration cuts fewer"
+    none = cut(0, 1, settings={"duration_s": 60.0})
+    assert none is not None
+    assert none.advice == "job figures are not there, as none ended; a longer --duration cuts fewer"
     assert cut(8, 10) is None, "without a duration nothing is cut"

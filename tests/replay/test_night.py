@@ -65,12 +65,22 @@ def test_run_options_go_by_the_names_of_run_json(tmp_path: Path) -> None:
     )
 
 
+def test_runs_by_the_rules_are_asked_for_by_name(tmp_path: Path) -> None:
+    words = run_arguments({"rules": "agentx", "sessions": 4, "duration_s": 1800.0}, tmp_path / "spec.toml")
+    assert words == ("--rules", "agentx", "--sessions", "4", "--duration", "1800.0")
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"speed": 2}, "run.speed: no such option; allowed: time_scale, max_pause_s"),
         ({"salt": "never"}, "Invalid enum value 'never'"),
         ({"rate": 1.0, "sessions": 2}, "exclude each other"),
+        ({"rules": "agentx"}, "--rules agentx keeps N session trees live"),
+        (
+            {"rules": "agentx", "sessions": 4, "duration_s": 60.0, "salt": "run"},
+            "valid by the agentx rules, and the gate refuses such: window 60 s < 900 s (--duration); plays shared",
+        ),
     ],
 )
 def test_what_run_does_not_take_is_found_first(tmp_path: Path, given: dict[str, object], said: str) -> None:

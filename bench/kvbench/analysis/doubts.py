@@ -252,8 +252,9 @@ def _jobs_cut(run: Run, ran: Measured) -> Warning | None:
     cut = [root for root in begun["root_id"] if root not in whole]
     if len(cut) <= JOBS_CUT_LIMIT * len(begun):
         return None
+    ended = "of those that ended, the shorter ones" if len(cut) < len(begun) else "not there, as none ended"
     return Warning(
         code="jobs_cut",
         message=f"the end of the window cut {len(cut)} of {len(begun)} jobs that began in it",
-        advice="job figures are of those that ended, the shorter ones; a longer --duration cuts fewer",
+        advice=f"job figures are {ended}; a longer --duration cuts fewer",
     )

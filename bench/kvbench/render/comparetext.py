@@ -8,6 +8,7 @@ from kvbench.render.gatetext import amount
 from kvbench.render.text import NOT_REPORTED, plural, safe, seconds
 
 _SHARES = ("1",)
+_NAME, _AMOUNT = 26, 18
 
 
 def compare_lines(report: dict[str, Any]) -> list[str]:
@@ -15,7 +16,7 @@ def compare_lines(report: dict[str, Any]) -> list[str]:
         f"base  {safe(', '.join(report['base']))}",
         f"new   {safe(', '.join(report['new']))}",
         "",
-        f"{'':<22}{'base':>15}{'new':>15}{'change':>10}   95% interval",
+        f"{'':<{_NAME}}{'base':>{_AMOUNT}}{'new':>{_AMOUNT}}{'change':>10}   95% interval",
     ]
     lines += [_metric(row) for row in report["metrics"]]
     for by in dict.fromkeys(row["by"] for row in report["where"]):
@@ -37,7 +38,7 @@ def _metric(row: dict[str, Any]) -> str:
     base, new = amount(row["base"], row["unit"]), amount(row["new"], row["unit"])
     if row["base"] is None and row["new"] is None:
         why = f"   ({safe(row['reason'])})" if row["metric"] == "cost" and row.get("reason") else ""
-        return f"{name:<22}{'not priced' if row['unit'] == 'currency' else NOT_REPORTED:>15}{why}"
+        return f"{name:<{_NAME}}{'not priced' if row['unit'] == 'currency' else NOT_REPORTED:>{_AMOUNT}}{why}"
     if row["unit"] in _SHARES:
         change = "" if row["difference"] is None else f"{row['difference'] * 100:+.2f} pt"
         interval = "" if row["low"] is None else f"   {row['low'] * 100:+.2f} to {row['high'] * 100:+.2f} pt"
@@ -45,7 +46,7 @@ def _metric(row: dict[str, Any]) -> str:
         change = "" if row["ratio"] is None else _percent(row["ratio"])
         interval = "" if row["low"] is None else f"   {_percent(row['low'])} to {_percent(row['high'])}"
     of = f"   ({row['of']})" if row["of"] else ""
-    return f"{name:<22}{base:>15}{new:>15}{change:>10}{interval}{of}"
+    return f"{name:<{_NAME}}{base:>{_AMOUNT}}{new:>{_AMOUNT}}{change:>10}{interval}{of}"
 
 
 def _group(row: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ import msgspec
 
 from kvbench.errors import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_OK, FailedError, InputError, KvbenchError
 from kvbench.replay.settings import RunSettings
+from kvbench.runs import agentx
 from kvbench.runs.night import NightRun, Side, records_sha256
 
 HOOK_LOG = "hooks.log"
@@ -59,8 +60,23 @@ def run_arguments(settings: Mapping[str, Any], path: Path) -> tuple[str, ...]:
         raise InputError(str(error), path=path, field="run") from None
     except KvbenchError as error:
         raise InputError(error.message, path=path, field="run", hint=error.hint) from None
+    _refuse_overridden(settings, path)
     words = [(_FLAGS.get(name, "--" + name.replace("_", "-")), str(value)) for name, value in settings.items()]
     return tuple(word for pair in words for word in pair)
+
+
+def _refuse_overridden(settings: Mapping[str, Any], path: Path) -> None:
+    """Runs that no gate would judge are not made."""
+    if settings.get("rules") is None:
+        return
+    reasons = list(agentx.by_settings(msgspec.to_builtins(RunSettings.of(**settings))))
+    if reasons:
+        raise InputError(
+            f"the runs would not be valid by the agentx rules, and the gate refuses such: {'; '.join(reasons)}",
+            path=path,
+            field="run",
+            hint="leave out of [run] what the rules fix, or leave rules out",
+        )
 
 
 def interleaved(runs: int, *, base: bool) -> list[Side]:

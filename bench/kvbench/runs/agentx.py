@@ -27,10 +27,11 @@ _LENGTH_FIELDS = ("max_tokens", "max_completion_tokens", "min_tokens", "truncate
 
 def overridden(settings: Mapping[str, Any], endpoint: Mapping[str, Any], server: Mapping[str, Any]) -> list[str]:
     """Rules that a run does not keep, as far as is known before its first turn. Arguments as in run.json."""
-    return [*_by_settings(settings), *_by_endpoint(endpoint, server)]
+    return [*by_settings(settings), *_by_endpoint(endpoint, server)]
 
 
-def _by_settings(settings: Mapping[str, Any]) -> Iterator[str]:
+def by_settings(settings: Mapping[str, Any]) -> Iterator[str]:
+    """What a run's own options, all of them, override."""
     window_s = settings.get("duration_s")
     if window_s is None or window_s < MIN_WINDOW_S:
         yield f"window {'not set' if window_s is None else f'{window_s:g} s'} < {MIN_WINDOW_S:g} s (--duration)"
