@@ -64,3 +64,20 @@ def test_too_few_for_a_curve_are_refused() -> None:
     report = fit([(10, True), (20, False), (30, True), (40, False)])
     assert not report.estimates
     assert "too few" in report.refusals[0].reason
+
+
+def test_a_step_with_lapses_has_an_interval_that_a_count_gives() -> None:
+    """Of 20 younger prompts 2 lapsed, all 10 older ones were lost. Were the next one a lapse too, 3 of 21, the
+    likelihood would fall from 18 ln(18/20) + 2 ln(2/20) = -6.50 to 18 ln(18/21) + 3 ln(3/21) = -8.61: twice that is
+    4.2, more than 2.71, so the life ends before it."""
+    young = [(10.0 * i, i not in (3, 7)) for i in range(1, 21)]
+    found = fit([*young, *((200 + 10.0 * i, False) for i in range(1, 11))])
+    ttl, lapses = found.named("ttl_s"), found.named("lapse_share")
+    assert ttl is not None
+    assert lapses is not None
+    assert "a step" in ttl.method
+    assert ttl.low == 200
+    assert ttl.high is not None
+    assert abs(ttl.high - 210.02) < 1e-6
+    assert lapses.value == 0.1
+    assert lapses.n == 20

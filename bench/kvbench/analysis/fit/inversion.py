@@ -7,8 +7,9 @@ above it. The estimate minimises sum |observed - predicted| over C and q. As dis
 q shows: a smaller cache and a shared one lose different blocks.
 
 The interval holds each C (at any q) whose errors are not larger than the best one's by more than their scatter over
-session trees allows. Where every reported hit is predicted to the block and no two requests overlapped nothing is left
-to chance: it then holds all C (at any q) that predict as well, and a block at each end.
+session trees allows, and half a step of the grid at each end. Where every reported hit is predicted to the block and no
+two requests overlapped nothing is left to chance: it then holds all C (at any q) that predict as well, and a block at
+each end.
 """
 
 from __future__ import annotations
@@ -172,6 +173,7 @@ def invert(what: Served, *, order: Order = "leaf-first", shared: bool = True) ->
     equal = _best(chosen)
     value = float((equal.min() + equal.max()) / 2)
     low, high = min(r.low for r in region), max(r.high for r in region)
+    beside = 1.0 if exact else float(np.diff(best.capacities).max()) / 2
     prediction = Prediction(what, order, chosen.others)
     at_most = prediction.blocks(prediction.most_blocks)[known]
     overflowed = bool(value < prediction.most_blocks) and bool((observed < at_most * size).any())
@@ -184,7 +186,6 @@ def invert(what: Served, *, order: Order = "leaf-first", shared: bool = True) ->
     swing = np.abs(
         prediction.blocks(value * (1 + pinned))[known] - prediction.blocks(value * (1 - pinned))[known]
     ).sum()
-    beside = 1 if exact else 0
     return Inverted(
         low=min(value, low - beside) * size,
         value=value * size,

@@ -1,10 +1,12 @@
 """How long cached prompts live, from a ttl probe: a bracket where one age parts found from lost, else a survival curve.
 
-Two curves of the share found at age t are fitted by likelihood, both with a share of lapses at any age, and the one of
-less AIC is taken: logistic in log(t), and exponential.
+Three curves of the share found at age t are fitted by likelihood, all with a share of lapses at any age, and the one of
+less AIC is taken: a step, logistic in log(t), and exponential.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,7 @@ from kvbench.runs.reader import Run
 PROBE = "kvbench probe ttl"
 FEWEST = 20
 BOOTSTRAPS = 100
+CHI2_90 = 2.71
 
 Floats = NDArray[np.float64]
 
@@ -69,8 +72,12 @@ def _survival(name: str, rows: list[tuple[float, bool]]) -> FitReport:
         why = f"prompts were found past ages at which others were lost: a curve is needed, and {len(rows)} are too few"
         return _refused(name, why, f"{PROBE} with more --passes: at least {FEWEST} prompts")
     ages, hits = np.array([r[0] for r in rows]), np.array([r[1] for r in rows])
+    stepped = step_survival(ages, hits)
     fits = {kind: survival(ages, hits, kind) for kind in ("logistic", "exponential")}
     kind = min(fits, key=lambda k: fits[k][2])
+    told = f"AIC: logistic {fits['logistic'][2]:.1f}, exponential {fits['exponential'][2]:.1f}"
+    if stepped is not None and stepped.aic <= fits[kind][2]:
+        return _stepped(name, stepped, len(rows), f"{told}, a step {stepped.aic:.1f}")
     median, lapse, _ = fits[kind]
     rng = np.random.default_rng(0)
     again = []
@@ -101,7 +108,70 @@ def _survival(name: str, rows: list[tuple[float, bool]]) -> FitReport:
                 n=len(rows),
             ),
         ),
-        notes=(f"AIC: logistic {fits['logistic'][2]:.1f}, exponential {fits['exponential'][2]:.1f}",),
+        notes=(told,),
+    )
+
+
+class Stepped(NamedTuple):
+    """A life of one length, with lapses. low, high: 90% by likelihood, s; first: the youngest that was lost beyond
+    low. lapsed of young: prompts below low that were lost."""
+
+    low: float
+    first: float
+    high: float
+    lapsed: int
+    young: int
+    aic: float
+
+
+def step_survival(ages: Floats, hits: NDArray[np.bool_]) -> Stepped | None:
+    """None where what was lost beyond the oldest found may all have lapsed: the life then has no upper bound."""
+    low = float(ages[hits].max())
+    beyond = np.sort(ages[ages > low])
+    found, lapsed = int(hits.sum()), int((~hits & (ages <= low)).sum())
+
+    from scipy.special import xlogy
+
+    def likelihood(lost: int) -> float:
+        return float(xlogy(lost, lost / (found + lost)) + xlogy(found, found / (found + lost)))
+
+    most = likelihood(lapsed)
+    # the life may be longer, and the next that were lost have lapsed too
+    told = [k for k in range(1, len(beyond) + 1) if 2 * (most - likelihood(lapsed + k)) > CHI2_90]
+    if not told:
+        return None
+    return Stepped(low, float(beyond[0]), float(beyond[told[0] - 1]), lapsed, found + lapsed, 4 - 2 * most)
+
+
+def _stepped(name: str, found: Stepped, n: int, note: str) -> FitReport:
+    from scipy.stats import beta
+
+    method = "a step with lapses; 90% interval by likelihood"
+    lapsed, rest = found.lapsed, found.young - found.lapsed
+    return FitReport(
+        runs=(name,),
+        estimates=(
+            Estimate(
+                name="ttl_s",
+                value=(found.low + found.first) / 2,
+                low=found.low,
+                high=found.high,
+                unit="s",
+                method=f"between the oldest found and the youngest lost beyond it, {method}",
+                n=n,
+            ),
+            Estimate(
+                name="lapse_share",
+                value=lapsed / found.young,
+                low=float(beta.ppf(0.05, lapsed + 0.5, rest + 0.5)),
+                high=float(beta.ppf(0.95, lapsed + 0.5, rest + 0.5)),
+                unit="1",
+                method="of prompts younger than that, lost; 90% interval (Jeffreys)",
+                n=found.young,
+            ),
+        ),
+        assumed=("nothing was pushed out by other traffic",),
+        notes=(note,),
     )
 
 
