@@ -38,6 +38,22 @@ class Blocks:
         return hit * self.size
 
 
+class HeadsFirst(Blocks):
+    """The same, but of a prompt's blocks the first goes first."""
+
+    def serve(self, name: str, tokens: int, extends: str | None = None, kept: int = 0) -> int:
+        blocks = [(extends if (n + 1) * self.size <= kept and extends else name, n) for n in range(tokens // self.size)]
+        hit = 0
+        while hit < (tokens - 1) // self.size and blocks[hit] in self.held:
+            hit += 1
+        for block in blocks:
+            self.held[block] = None
+            self.held.move_to_end(block)
+        while len(self.held) > self.capacity - (tokens % self.size > 0):
+            self.held.popitem(last=False)
+        return hit * self.size
+
+
 class Sessions:
     """LRU of whole sessions, each of so many bytes; a hit is all or nothing."""
 
@@ -113,8 +129,8 @@ class _Prober:
         return self.records[-1]
 
     def _found(self, name: str, tokens: int, extends: str | None, kept: int) -> int:
-        """Other caches than Windowed are of whole sessions: half of one is not there."""
-        if isinstance(getattr(self._serve, "__self__", None), Windowed):
+        """Other caches than these are of whole sessions, of which half is not there, or are not asked for half."""
+        if isinstance(getattr(self._serve, "__self__", None), Windowed | HeadsFirst):
             return self._serve(name, tokens, extends, kept)
         return self._serve(name, tokens)
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from tests.analysis.fit.capacity_runs import Blocks, Sessions, Windowed, probe
+from tests.analysis.fit.capacity_runs import Blocks, HeadsFirst, Sessions, Windowed, probe
 
 from kvbench.analysis.fit.fit import fit_runs
 from kvbench.analysis.fit.ramp import fit_capacity
@@ -104,6 +104,14 @@ def test_what_a_real_server_with_a_window_of_512_held() -> None:
     assert m_high - 3 * grid_m <= max(m for m, _ in inside) <= m_high + grid_m
     assert f_low - grid_f <= min(f for _, f in inside)
     assert max(f for _, f in inside) <= f_high + grid_f
+
+
+def test_eviction_of_heads_first_is_not_taken_for_bytes_of_a_session() -> None:
+    for seed in range(20):
+        blocks = random.Random(seed).randint(300, 2000)
+        report = fit_capacity(probe(HeadsFirst(blocks, 32).serve, memory=blocks * 32 * 512))
+        assert not report.estimates, seed
+        assert "a prompt's head goes before its tail" in report.refusals[0].reason
 
 
 def two_replicas(seed: int, sticky: bool) -> Callable[[str, int], int]:

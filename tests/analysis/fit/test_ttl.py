@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from pathlib import Path
 
@@ -81,3 +82,8 @@ def test_a_step_with_lapses_has_an_interval_that_a_count_gives() -> None:
     assert abs(ttl.high - 210.02) < 1e-6
     assert lapses.value == 0.1
     assert lapses.n == 20
+    # 5% of samples would have as few where the share is high, and as many where it is low
+    assert lapses.low is not None
+    assert lapses.high is not None
+    assert abs(sum(math.comb(20, k) * lapses.high**k * (1 - lapses.high) ** (20 - k) for k in range(3)) - 0.05) < 1e-9
+    assert abs(sum(math.comb(20, k) * lapses.low**k * (1 - lapses.low) ** (20 - k) for k in range(2)) - 0.95) < 1e-9

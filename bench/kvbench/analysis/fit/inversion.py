@@ -31,7 +31,7 @@ UNACCOUNTED = 0.05
 OTHERS = (0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.065, 0.08, 0.1, 0.13, 0.17, 0.22, 0.3, 0.43, 0.6, 0.85)
 """Blocks of other traffic for each own one that are tried: up to 46% of all."""
 COARSE, COARSE_OTHERS, FINE = 160, 60, 400
-TOLD_APART = 1.3
+TOLD_APART = 1.1
 """Standard errors by which a fit has to be worse. Set so that nine of ten intervals hold the truth, on runs with 2 to 8
 requests at a time and up to 5% of other traffic (not those of reports/fit)."""
 HOPELESS = 0.02

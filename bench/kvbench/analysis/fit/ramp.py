@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kvbench.analysis.fit.refused import REPEAT, no_memory, refused
-from kvbench.analysis.fit.sessions import Held, Window, by_session, kept_window
+from kvbench.analysis.fit.sessions import Held, Window, by_session, heads_first, kept_window
 from kvbench.analysis.fit.steps import Step, failure, steps, stop_reason
 from kvbench.analysis.fit.timed import fit_timed
 from kvbench.model import Estimate, FitReport, Misfit, Refusal
@@ -93,6 +93,9 @@ def fit_capacity(run: Run, kv_memory_bytes: int | None = None) -> FitReport:
     )
     if (stop := stop_reason(run)) is not None:
         notes += (f"stopped early: {stop}",)
+    if (refusal := heads_first(found)) is not None:
+        misfit = Misfit(share=0.0, limit=0.0, causes=("eviction of heads before tails",))
+        return FitReport(runs=(name,), refusals=(refusal,), misfit=misfit, notes=notes)
     return _estimates(name, readings, grain, memory, kept_window(found, grain), notes)
 
 

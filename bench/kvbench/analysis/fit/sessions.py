@@ -52,6 +52,19 @@ def kept_window(found: Sequence[Step], grain: int) -> Window | None:
     return Window(max(0, kept - grain), lost) if kept else Window(0, 0)
 
 
+def heads_first(found: Sequence[Step]) -> Refusal | None:
+    """Where half of each prompt was found: its blocks are kept one by one, as in a cache of blocks."""
+    halves = [s for s in found if s.role == "half"]
+    if not halves or not all(s.cached_tokens for s in halves):
+        return None
+    longest = max(s.sent_tokens for s in found if s.series in {half.series for half in halves})
+    return refused(
+        "what was lost left no part, and yet half of a prompt can be hit: blocks are kept one by one and "
+        f"a prompt's head goes before its tail, or layers keep a window of more than {longest:,} tokens",
+        f"{REPEAT} --input-tokens with longer prompts, or the server's own word on what it evicts first",
+    )
+
+
 def by_session(
     name: str,
     held: Sequence[Held],

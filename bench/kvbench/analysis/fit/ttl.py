@@ -163,10 +163,10 @@ def _stepped(name: str, found: Stepped, n: int, note: str) -> FitReport:
             Estimate(
                 name="lapse_share",
                 value=lapsed / found.young,
-                low=float(beta.ppf(0.05, lapsed + 0.5, rest + 0.5)),
-                high=float(beta.ppf(0.95, lapsed + 0.5, rest + 0.5)),
+                low=float(beta.ppf(0.05, lapsed, rest + 1)) if lapsed else 0.0,
+                high=float(beta.ppf(0.95, lapsed + 1, rest)) if rest else 1.0,
                 unit="1",
-                method="of prompts younger than that, lost; 90% interval (Jeffreys)",
+                method="of prompts younger than that, lost; 90% interval (Clopper and Pearson)",
                 n=found.young,
             ),
         ),
