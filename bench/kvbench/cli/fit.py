@@ -119,6 +119,6 @@ def shown(report: FitReport, as_json: bool) -> int:
     if TOKENS_OF_BILL in refusals:
         return EXIT_INCONCLUSIVE
     of_cache = ("capacity_tokens", "bytes_per_token")
-    told = any(map(report.named, (*of_cache, "capacity_tokens_of_gauge", TOKENS_OF_BILL)))
+    told = any(estimate.name.startswith((*of_cache, TOKENS_OF_BILL)) for estimate in report.estimates)
     refused = not refusals.isdisjoint(of_cache) and not told
     return EXIT_OK if report.estimates and not refused else EXIT_INCONCLUSIVE

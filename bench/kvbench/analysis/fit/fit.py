@@ -79,7 +79,7 @@ def joined(reports: Sequence[FitReport]) -> FitReport:
     return FitReport(
         runs=tuple(dict.fromkeys(name for r in reports for name in r.runs)),
         estimates=tuple(e for r in reports for e in r.estimates),
-        refusals=tuple(e for r in reports for e in r.refusals),
+        refusals=tuple(dict.fromkeys(e for r in reports for e in r.refusals)),
         misfit=max(misfits, key=lambda m: m.share - m.limit) if misfits else None,
         assumed=tuple(dict.fromkeys(a for r in reports for a in r.assumed)),
         notes=tuple(dict.fromkeys(a for r in reports for a in r.notes)),

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from kvbench.analysis.fit.memory import Memory, memory_of, server_cache, server_claims
 from kvbench.analysis.fit.residents import BUSY, FOREIGN, PREEMPTED, Held, Observed, observed
+from kvbench.analysis.fit.steps import stop_reason
 from kvbench.model import Estimate, FitReport, Misfit, Refusal
 from kvbench.runs.blocks import BLOCKS_FILE
 from kvbench.runs.reader import Run
@@ -53,7 +54,8 @@ def fit_gauge(run: Run, kv_memory_bytes: int | None = None) -> FitReport:
         return _refused(run, *why)
     seen = observed(run, shared=not designed)
     if (why := _disturbed(seen)) is not None:
-        return _refused(run, *why)
+        stopped = stop_reason(run) if designed else None
+        return _refused(run, why[0] if stopped is None else f"{why[0]}; it ended early: {stopped}", why[1])
     fit = _fit(seen.held)
     if isinstance(fit, str):
         return _refused(run, fit, PROBE, fit_of=seen)

@@ -50,7 +50,7 @@ def fit_ratio(runs: Sequence[Run], reports: Sequence[FitReport]) -> FitReport | 
         value=first.value / second.value,
         low=first.low / second.high,
         high=first.high / second.low,
-        unit="1",
+        unit="times",
         method=f"{models[0]} over {models[1]}: what a token takes of the same memory ({first.named}, {second.named})",
         n=first.n + second.n,
     )
