@@ -27,6 +27,8 @@ from typing import Any
 from kvbench.model import Usage
 
 MAX_TOKENS = 2**53
+CACHED_ABOVE = "cached tokens"
+"""How the problem begins that is more cached than input."""
 _ANTHROPIC = ("cache_read_input_tokens", "cache_creation_input_tokens", "cache_creation")
 
 
@@ -89,7 +91,7 @@ def normalise(raw: Any) -> Usage:
     if input_tokens is not None and _contradicts(raw, input_tokens, read):
         cached = input_tokens = None
     if cached is not None and input_tokens is not None and cached > input_tokens:
-        read.problems.append(f"cached tokens {cached} above {input_name} {input_tokens}")
+        read.problems.append(f"{CACHED_ABOVE} {cached} above {input_name} {input_tokens}")
         cached = input_tokens = None
     if image is not None and input_tokens is not None and image > input_tokens:
         read.problems.append(f"image_tokens {image} above {input_name} {input_tokens}")
