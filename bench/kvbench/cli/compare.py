@@ -26,12 +26,11 @@ def compare(
     from kvbench.analysis.gate.sources import run_directories
     from kvbench.prices.load import load_prices
     from kvbench.render.comparetext import compare_lines
+    from kvbench.render.jsonout import json_text
 
     slos = request_slos(slo or ())
     report = compared(run_directories([base]), run_directories([new]), load_prices(prices), slos)
     if json:
-        import msgspec
-
-        typer.echo(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
+        typer.echo(json_text(report))
     else:
         typer.echo("\n".join(compare_lines(report)))

@@ -57,6 +57,7 @@ def gate(
     from kvbench.errors import EXIT_CHECK_FAILED, EXIT_INCONCLUSIVE, EXIT_OK, UsageError
     from kvbench.prices.load import load_prices
     from kvbench.render.gatetext import gate_lines
+    from kvbench.render.jsonout import json_text
 
     outputs = GateOutputs(junit, markdown, openmetrics, github).check()
     wanted = [parse_slo(text) for text in slo or ()]
@@ -74,7 +75,7 @@ def gate(
     judged = judge(base, load_side(new, slos, price_list), gates, treatments=treatments, allow_order=allow_order)
     outputs.write(msgspec.to_builtins(judged))
     if json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(judged), indent=2).decode())
+        typer.echo(json_text(judged))
     else:
         typer.echo("\n".join(gate_lines(msgspec.to_builtins(judged))))
     raise typer.Exit({"pass": EXIT_OK, "fail": EXIT_CHECK_FAILED}.get(judged.verdict, EXIT_INCONCLUSIVE))

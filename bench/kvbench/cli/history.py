@@ -17,6 +17,7 @@ def history(
     from kvbench.analysis.nights.history import history as collect
     from kvbench.cli.gate_outputs import write_whole
     from kvbench.errors import UsageError
+    from kvbench.render.jsonout import json_text
 
     if plot is not None and plot.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"--plot {plot}: a page is written, and its name ends in .html")
@@ -27,9 +28,7 @@ def history(
         write_whole(plot, history_page(found))
         typer.echo(f"plot: {plot}", err=True)
     if json:
-        import msgspec
-
-        typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        typer.echo(json_text(found))
         return
     from kvbench.render.history_text import history_lines
 

@@ -32,6 +32,7 @@ def nightly(
     from kvbench.analysis.nights.spec import load_spec
     from kvbench.errors import EXIT_CHECK_FAILED, EXIT_INCONCLUSIVE, EXIT_OK
     from kvbench.render.gatetext import gate_lines
+    from kvbench.render.jsonout import json_text
 
     outputs = GateOutputs(junit, markdown, openmetrics, github).check()
     loaded, goals = load_spec(spec)
@@ -46,7 +47,7 @@ def nightly(
     for each in (own, outputs):
         each.write(plain, title)
     told = {"night": str(night.dir), "runs": night.listed(), "stored": list(night.state.stored), **plain}
-    encoded = msgspec.json.format(msgspec.json.encode(told), indent=2).decode()
+    encoded = json_text(told)
     (night.dir / "gate.json").write_text(encoded + "\n", encoding="utf-8")
     typer.echo(encoded if json else "\n".join([*gate_lines(plain), f"night: {night.dir}"]))
     raise typer.Exit({"pass": EXIT_OK, "fail": EXIT_CHECK_FAILED}.get(judged.verdict, EXIT_INCONCLUSIVE))

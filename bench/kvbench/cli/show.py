@@ -23,25 +23,21 @@ def show(
     """Show what a run measured."""
     from kvbench.analysis.gate.expression import request_slos
     from kvbench.analysis.summary import summarise
-    from kvbench.render.jsonout import summary_json
+    from kvbench.render.jsonout import json_text, summary_json
     from kvbench.runs.reader import load_run, resolve_run
 
     path = resolve_run(run)
     loaded, slos = load_run(path), request_slos(slo or ())
     summary = summarise(loaded, slos)
     if llmd_report is not None:
-        import msgspec
-
         from kvbench.analysis.llmd import llmd_report as report_of
         from kvbench.cli.gate_outputs import write_whole
 
         report = report_of(loaded, summary, summary_json(summary, path), slos)
-        write_whole(llmd_report, msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n")
+        write_whole(llmd_report, json_text(report) + "\n")
         typer.echo(f"report: {llmd_report}", err=True)
     if json:
-        import msgspec
-
-        typer.echo(msgspec.json.format(msgspec.json.encode(summary_json(summary, path)), indent=2))
+        typer.echo(json_text(summary_json(summary, path)))
     else:
         from kvbench.render.terminal import print_summary
 

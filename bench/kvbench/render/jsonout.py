@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from kvbench.model import Summary
+
+
+def json_text(value: Any) -> str:
+    """A value as msgspec encodes it, indented. The name of a file may be no UTF-8: its bytes are lone surrogates then,
+    which JSON can only hold escaped."""
+    try:
+        return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(value), indent=2)
 
 
 def summary_json(summary: Summary, run_dir: Path) -> dict[str, Any]:
