@@ -80,6 +80,23 @@ def shared(n_base: int, n_new: int, sd: float) -> Callable[[Rng, int], tuple[Flo
     )
 
 
+def stored(
+    rng: Rng, replicates: int, run_sd: float, *, lasting: float, effect: float = 1.0, night_sd: float = 0.02
+) -> dict[str, float]:
+    """Three runs of tonight against 20 stored ones of seven nights of three: FAIL of the first set of runs, and of a
+    second that has to confirm it. lasting: the part of the night's variance that both of tonight's sets share.
+    """
+    nights = rng.normal(0, night_sd, (replicates, 7, 1)) + rng.normal(0, run_sd, (replicates, 7, 3))
+    base = nights.reshape(replicates, -1)[:, -20:]
+    kept = rng.normal(0, night_sd * np.sqrt(lasting), (replicates, 1))
+    failed = []
+    for _ in range(2):
+        moment = rng.normal(0, night_sd * np.sqrt(1 - lasting), (replicates, 1))
+        new = np.log(effect) + kept + moment + rng.normal(0, run_sd, (replicates, 3))
+        failed.append(verdicts([base], [new], GATES[:1])[:, 0] == "fail")
+    return {"first": float(failed[0].mean()), "confirmed": float((failed[0] & failed[1]).mean())}
+
+
 def requests(
     rng: Rng, session: Floats, runs: int, *, effect: float, utilisation: float, run_sd: float = 0.02
 ) -> tuple[Floats, Floats]:

@@ -10,6 +10,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from scipy import stats
 
 HERE = Path(__file__).parents[2] / "reports" / "gate"
 
@@ -33,6 +34,23 @@ def test_the_page_is_made_from_the_results_and_every_limit_holds(report: ModuleT
     assert len(checks) >= 18
     assert [check["what"] for check in checks if not check["holds"]] == []
     assert min(results["run_replicates"], results["request_replicates"]) >= 2000
+
+
+def test_the_exact_power_stands_beside_the_simulated(report: ModuleType) -> None:
+    """At +5% and 5 + 5 it is 79.6%, not 80: P(estimate beyond threshold and critical t), integrated on a grid."""
+    se, df = 0.02 * math.sqrt(2 / 5), 8
+    spreads = np.linspace(0.001, 4, 40_001)
+    density = stats.chi.pdf(spreads * math.sqrt(df), df) * math.sqrt(df)
+    needed = np.maximum(math.log(1.03), stats.t.isf(0.01, df) * se * spreads)
+    exact = float(np.trapezoid(density * stats.norm.sf((needed - math.log(1.05)) / se), spreads))
+    assert exact == pytest.approx(0.79615, abs=1e-5)
+    page = (HERE / "README.md").read_text()
+    assert f"79.84%, exact {exact:.2%}" in page
+    results = json.loads((HERE / "results.json").read_text())
+    for row in results["designs"]:
+        if row["gates"] == 1 and row["n"][0] == row["n"][1]:
+            error = 3.5 * math.sqrt(max(row["fail"], 1e-4) * (1 - row["fail"]) / results["run_replicates"])
+            assert report.exact(tuple(row["n"]), row["effect"]) == pytest.approx(row["fail"], abs=error + 1e-4)
 
 
 def test_a_rate_beyond_its_limit_is_found(report: ModuleType) -> None:

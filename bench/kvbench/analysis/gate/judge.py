@@ -31,7 +31,7 @@ from kvbench.analysis.pricing.run_cost import incomparable
 Outcome = Literal["pass", "fail", "inconclusive", "refused"]
 
 STORED_NOTE = (
-    "whether the runs were interleaved is not judged, as --allow-order asks: with 2% of noise from night to night 4 to "
+    "whether the runs were interleaved is not judged, as --allow-order asks: with 2% of noise from night to night 5 to "
     "7% of nights fail though nothing changed; run again before you believe a FAIL"
 )
 

@@ -11,7 +11,7 @@ from kvbench.analysis.gate.decide import ALPHA, MIN_RUNS, PASS_LEVEL, enough, sh
 
 WANTED_POWER = 0.8
 MOST_RUNS = 1000
-_SPREADS = (np.arange(1000) + 0.5) / 1000
+_SPREADS = (np.arange(4000) + 0.5) / 4000
 
 
 def fail_power(n_base: int, n_new: int, sd: float, effect: float, *, threshold: float, alpha: float = ALPHA) -> float:
