@@ -114,7 +114,8 @@ def _worth(report: dict[str, Any], currency: str) -> Iterator[str]:
             yield _line(f"  {_words(name)}", f"no bound: {each['why']}")
         else:
             tokens = f", {plural(each['tokens'], 'token')}" if each["tokens"] is not None else ""
-            yield _line(f"  {_words(name)}", f"above {currency} {amount_text(each['amount'])}{tokens}")
+            why = f": {each['why']}" if each["why"] and each["amount"] != "0" else ""
+            yield _line(f"  {_words(name)}", f"above {currency} {amount_text(each['amount'])}{tokens}{why}")
     yield _line("to see less", found["to_see_less"])
     ages = sorted({row["age_days"] for row in report["rows"]})
     statuses = sorted({row["status"] for row in report["rows"]})
@@ -126,7 +127,7 @@ def _findings(report: dict[str, Any], currency: str) -> Iterator[str]:
     yield "## Usage against invoice (arithmetic)"
     yield ""
     if not report["findings"]:
-        yield "No difference."
+        yield "No difference." if report["verdict"] == "confirmed" else "No fault is proved."
         yield ""
     else:
         yield f"| fault | {currency} | tokens | requests | proof | what |"

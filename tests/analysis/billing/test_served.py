@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kvbench.analysis.billing.balance import against_balance
+from kvbench.analysis.billing.balance import against_balance, beside_invoice
 from kvbench.analysis.billing.served import interval, served
 from kvbench.analysis.billing.sides import asked
 from kvbench.errors import UsageError
@@ -108,3 +108,26 @@ def test_a_run_without_a_balance_in_the_currency_is_refused() -> None:
     report = {"total": {"currency": "CNY", "at_least": "4", "at_most": "4"}, "findings": []}
     with pytest.raises(UsageError, match="no balance in CNY; it has one in USD"):
         against_balance(report, [spent("20.00", "12.00")], dedicated=True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "after", "holds_invoice", "holds_price"),
+    [("4.01", "16.00", True, True), ("4.03", "16.00", False, True), ("8.00", "12.00", True, False)],
+)
+def test_beside_an_invoice_a_balance_says_what_it_holds(
+    asked: str, after: str, holds_invoice: bool, holds_price: bool
+) -> None:
+    report = {"total": {"currency": "USD", "at_least": "4", "at_most": "4"}, "bill": {"invoiced": asked}}
+    got = beside_invoice(report, [spent("20.00", after)])
+    assert got is not None
+    assert (got["holds_the_invoice"], got["holds_the_price"]) == (holds_invoice, holds_price)
+    assert beside_invoice(report, None) is None
+
+
+def test_what_it_takes_to_tell_is_said() -> None:
+    few = told((9_000, 9_000, 9_000), times=500)
+    # ln 0.05 / ln 0.995
+    assert few["to_see_less"] == "598 requests that are owed a hit (here 500)"
+    assert told((9_000, 9_000, 9_000), times=1_000)["to_see_less"] is None
+    assert "token ids" in told((9_000, None, None))["to_see_less"]
+    assert "known closer" in told((9_000, 8_000, 9_400), times=1_000)["to_see_less"]

@@ -91,6 +91,38 @@ def test_an_honest_bill_is_confirmed_and_nothing_could_have_hidden(tmp_path: Pat
     assert (report["detectable"]["amount"], report["detectable"]["tokens"]) == ("0.0000012", 1)
 
 
+@pytest.mark.parametrize("hour", [0, 1])
+def test_on_a_change_of_price_the_unknown_moment_bounds_what_shows(tmp_path: Path, hour: int) -> None:
+    """From 00:59:50 to 01:00:10: 0.00165 off-peak, twice that at peak, and both are honest."""
+    ours = [request("r1", "00:59:50", 100_000, 5_000, 1_000, end=DAY + timedelta(hours=1, seconds=10))]
+    peak = hour == 1
+    prices = {"hit": ("0.000000003", "0.000000006"), "miss": ("0.00000015", "0.0000003")}
+    prices["output"] = ("0.0000006", "0.0000012")
+    used = {"hit": 100_000, "miss": 5_000, "output": 1_000}
+    cells = {(hour, kind): (prices[kind][peak], used[kind]) for kind in used} | {(hour, "requests"): ("", 1)}
+    report = check(export(tmp_path, cells), ours)
+    assert report["verdict"] == "confirmed"
+    assert report["detectable"]["by_fault"]["wrong_peak_hour"]["amount"] == "0.00165"
+    assert report["detectable"]["amount"] == "0.00165"
+    assert "change of price" in report["detectable"]["to_see_less"]
+
+
+def test_request_by_request_a_change_of_price_bounds_what_shows_too() -> None:
+    end = DAY + timedelta(hours=1, seconds=10)
+    edge = request("r1", "00:59:50", 100_000, 5_000, 1_000, end=end)
+    sure = request("r2", "12:10", 100_000, 5_000, 1_000)
+    charges = [
+        Charge(start=DAY + timedelta(hours=at), end=None, amount=Decimal("0.00165"), request_id=name, place=name)
+        for at, name in ((1, "r1"), (12, "r2"))
+    ]
+    bill = Invoice(
+        path="b", format="f", shape="s", by="requests", kinds=(), lines=(), charges=tuple(charges), currency="USD"
+    )
+    report = check(bill, [edge, sure])
+    assert report["verdict"] == "confirmed"
+    assert report["detectable"]["by_fault"]["wrong_peak_hour"]["amount"] == "0.00165"
+
+
 FAULTS: list[tuple[str, dict[tuple[int, str], tuple[str, int]], str, str]] = [
     (
         "1,000 hits as misses",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from kvbench.analysis.billing.cells import Cell, Sides, asked_money
-from kvbench.analysis.billing.sides import CLOCK, Asked, at_moment, cost, find_tier, tier_of
+from kvbench.analysis.billing.sides import Asked, at_moment, cost, find_tier, moments, tier_of
 from kvbench.prices.invoices.lines import Charge, Invoice, InvoiceLine
 from kvbench.prices.money import total
 from kvbench.prices.priced import Priced
@@ -81,9 +81,7 @@ def _agreeing(cell: Cell, request: Asked, priced: Priced, prices: PriceList) -> 
 
     if billed is None or not off(priced):
         return priced
-    start = request.billable.start or priced.time
-    end = request.billable.end or start
-    others = (at_moment(prices, request, moment) for moment in (start, end, start - CLOCK, end + CLOCK))
+    others = (at_moment(prices, request, moment) for moment in moments(request, priced))
     return min([priced, *(each for each in others if each is not None)], key=off)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvbench.analysis.billing.cells import Cell, Sides
 from kvbench.analysis.billing.findings import Found
-from kvbench.prices.money import plain
+from kvbench.prices.money import plain, total
 
 _FAULTS = (
     ("hits_as_misses", ("hit", "miss"), "miss", "hit"),
@@ -17,9 +17,9 @@ _FAULTS = (
 )
 
 
-def detectable(sides: Sides, found: Found, currency: str) -> dict[str, Any]:
+def detectable(sides: Sides, found: Found, currency: str, edges: Sequence[Decimal] = ()) -> dict[str, Any]:
     """amount: any fault of these kinds that costs more is found, wherever it is; null: there is no such bound, and
-    by_fault says for what. tokens likewise."""
+    by_fault says for what. tokens likewise. edges: what requests on a change of price may cost more or less."""
     cells = [cell for cell in sides.cells if cell.requests or cell.unknown]
     kinds = frozenset(sides.invoice.kinds)
     by_fault: dict[str, Any] = {}
@@ -37,6 +37,12 @@ def detectable(sides: Sides, found: Found, currency: str) -> dict[str, Any]:
         if money
         else _none("the invoice has no money in it")
     )
+    edge = f"of {len(edges):,} requests on a change of price it is not known which price decides"
+    by_fault["wrong_peak_hour"] = (
+        {"amount": plain(total(edges)), "tokens": None, "why": edge if edges else None}
+        if money
+        else _none("the invoice has no money in it")
+    )
     known = [each for each in by_fault.values() if each["amount"] is not None]
     complete = len(known) == len(by_fault)
     tokens = [each["tokens"] for each in known if each["tokens"] is not None]
@@ -46,7 +52,7 @@ def detectable(sides: Sides, found: Found, currency: str) -> dict[str, Any]:
         "currency": currency,
         "tokens": max(tokens, default=None) if complete else None,
         "by_fault": by_fault,
-        "to_see_less": _advice(sides, found, cells),
+        "to_see_less": _advice(sides, found, cells, edges),
     }
 
 
@@ -70,11 +76,13 @@ def _tokens(cells: Sequence[Cell], kinds: list[str], dear: str, cheap: str | Non
     return {"amount": plain(max(prices, default=Decimal(0)) * tokens), "tokens": tokens, "why": None}
 
 
-def _advice(sides: Sides, found: Found, cells: Sequence[Cell]) -> str:
+def _advice(sides: Sides, found: Found, cells: Sequence[Cell], edges: Sequence[Decimal]) -> str:
     if any(cell.unknown for cell in cells):
         return "requests that report their usage (a stream that breaks off reports none), or an invoice by request"
     if any(not cell.closed for cell in cells):
         return "a key that nothing else uses (--dedicated-key), or an invoice by request"
+    if edges:
+        return "requests that do not run across a change of price"
     if found.slack:
         return "an invoice with more decimals, or more traffic: what is lost by rounding does not grow with the tokens"
     if sides.how == "by window" and sides.invoice.charges and not any(line.price for line in sides.invoice.lines):

@@ -113,6 +113,30 @@ def at_moment(prices: PriceList, request: Asked, moment: datetime) -> Priced | N
     return got if isinstance(got, Priced) else None
 
 
+def moments(request: Asked, priced: Priced) -> tuple[datetime, ...]:
+    """Those that may decide on its price: its start or its end, by either clock."""
+    start = request.billable.start or priced.time
+    end = request.billable.end or start
+    return start, end, start - CLOCK, end + CLOCK
+
+
+def spreads(prices: PriceList, requests: Iterable[Asked]) -> list[Decimal]:
+    """Of each request that lies on a change of price, what it may honestly cost more or less."""
+    found = []
+    for request in requests:
+        priced = request.priced
+        if priced is None:
+            continue
+        among = moments(request, priced)
+        tiers = [find_tier(prices, priced.model, moment, priced.usage) for moment in among]
+        if len({None if tier is None else tier.key for tier in tiers}) == 1:
+            continue
+        others = (at_moment(prices, request, moment) for moment in among)
+        amounts = [priced.amount.least, *(each.amount.least for each in others if each is not None)]
+        found.append(max(amounts) - min(amounts))
+    return [spread for spread in found if spread]
+
+
 def find_tier(prices: PriceList, model: str, moment: datetime, usage: Usage | None = None) -> Tier | None:
     try:
         return tier_of(prices.find(model, moment, usage or Usage()))

@@ -20,7 +20,7 @@ from kvbench.analysis.billing.faults import Fault
 from kvbench.analysis.billing.findings import SAYS, SHOWN, BillFinding, Found, find
 from kvbench.analysis.billing.power import detectable
 from kvbench.analysis.billing.served import served
-from kvbench.analysis.billing.sides import Asked, asked, cost
+from kvbench.analysis.billing.sides import Asked, asked, cost, spreads
 from kvbench.errors import UsageError
 from kvbench.prices.invoices.lines import Invoice
 from kvbench.prices.listing import utc_text
@@ -81,7 +81,7 @@ def verify(
         "findings": [finding.dict() for finding in findings],
         "verdict": verdict,
         "verdict_reasons": reasons,
-        "detectable": detectable(sides, found, currency),
+        "detectable": detectable(sides, found, currency, spreads(prices, requests)),
         "bill": _bill(sides, found, requests, key, dedicated=terms.dedicated),
         "served": inference,
     }
