@@ -8,13 +8,22 @@ a.x                      0 [8, 10]   1 [13, 14]                 (pauses 1 and 3)
 
 from __future__ import annotations
 
+import json
 import statistics
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.native_lines import starts_s
+from tests.native_trees import trees
 
 from kvbench.model import Recorded, Session, Tree, Turn, TurnRef
 from kvbench.replay.opening import Opening, opening, start_point_s
 from kvbench.replay.schedule import Arrival
+from kvbench.traces.native import open_trace
 
 
 def turn(session: str, number: int, delay_s: float, e2e_s: float, **fields: object) -> Turn:
@@ -81,3 +90,49 @@ def test_a_tree_without_time_begins_at_its_start() -> None:
     at_s = start_point_s(tree, Arrival(0, 0, None), 1, 10.0)
     (begin,) = opening(tree, at_s, 10.0).begins
     assert (begin.turn, begin.since_s) == (0, 0.0)
+
+
+@settings(max_examples=80, deadline=None)
+@given(trees(), st.floats(0, 1), st.sampled_from([None, 0.0, 2.0]))
+def test_every_turn_is_done_or_comes_exactly_once_and_no_earlier_than_now(
+    lines: list[dict[str, Any]], share: float, max_pause_s: float | None
+) -> None:
+    """Against the format's rules, read by another reader: starts of all turns, with pauses capped beforehand."""
+    capped = [
+        line | ({"delay_s": min(line["delay_s"], max_pause_s)} if "delay_s" in line and max_pause_s is not None else {})
+        for line in lines
+    ]
+    start = starts_s({(line["session_id"], line["turn"]): line for line in capped})
+    at_s = min(start.values()) + share * (max(start.values()) - min(start.values()))
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "t.jsonl"
+        path.write_text("".join(json.dumps(line) + "\n" for line in ({"kvbench_trace": 1, "block_size": 4}, *lines)))
+        with open_trace(path) as trace:
+            tree = trace.read_tree(0)
+    found = opening(tree, at_s, max_pause_s)
+    begins = {begin.session.session_id: begin for begin in found.begins}
+    assert found.begins, "something is left to measure"
+    to_come = {key for key, starts in start.items() if starts >= at_s}
+    reached = set()
+    for session in tree.sessions:
+        name, own = session.session_id, {key for key in to_come if key[0] == session.session_id}
+        if name in found.done:
+            assert not own
+        elif name in begins:
+            assert own == {(name, turn.turn) for turn in session.turns[begins[name].turn :]}
+            reached |= own
+        else:
+            # It begins with a turn of its parent that is itself still to come.
+            assert session.parent is not None
+            assert (session.parent.session_id, session.parent.turn) in to_come
+            assert len(own) == len(session.turns)
+            reached |= own
+    assert reached == to_come
+    for begin in found.begins:
+        turn = begin.session.turns[begin.turn]
+        if all(name in found.done for name in turn.after):
+            waits = [begin.since_s, *(found.done[name] for name in turn.after)]
+            pause_s = turn.delay_s if max_pause_s is None else min(turn.delay_s, max_pause_s)
+            due_s = max(waits) + pause_s
+            assert due_s == pytest.approx(start[turn.session_id, turn.turn] - at_s, abs=1e-9)
+            assert due_s >= -1e-9
