@@ -22,6 +22,7 @@ from kvbench.cli import (
     model,
     nightly,
     plan,
+    predict,
     price,
     prices,
     probe,
@@ -74,6 +75,7 @@ app.command("price")(price.price)
 app.command("prices")(prices.prices)
 app.add_typer(probe.app, name="probe")
 app.command("fit")(fit.fit)
+app.command("predict")(predict.predict)
 app.command("plan")(plan.plan)
 
 

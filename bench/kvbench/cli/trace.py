@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvbench.cli import trace_convert, trace_curve, trace_info, trace_synth, trace_transform
+from kvbench.cli import trace_cliff, trace_convert, trace_curve, trace_info, trace_synth, trace_transform
 from kvbench.cli.trace_options import FormatOption, NestedOption, TraceArgument
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ app = typer.Typer(
 app.command()(trace_synth.synth)
 app.command()(trace_transform.transform)
 app.command()(trace_curve.curve)
+app.command()(trace_cliff.cliff)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 

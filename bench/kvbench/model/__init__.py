@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvbench.model.audits import Check, CheckVerdict, Counted
 from kvbench.model.fits import Estimate, FitReport, Misfit, Refusal
+from kvbench.model.predictions import Cliff, CliffPoint, Figure, Predicted
 from kvbench.model.requests import Api, Clock, Expectation, Phase, Record, Request, Usage
 from kvbench.model.runs import RUN_SCHEMA_VERSION, OwnError, RulesCheck, RunInfo, Spent, Trust, Warning
 from kvbench.model.summary import ExpectedHits, PromptLengths, Quantiles, RequestCounts, ServerFigures, Summary, Verdict
@@ -25,16 +26,20 @@ __all__ = [
     "Api",
     "Check",
     "CheckVerdict",
+    "Cliff",
+    "CliffPoint",
     "Clock",
     "Counted",
     "Estimate",
     "Expectation",
     "ExpectedHits",
+    "Figure",
     "FitReport",
     "Message",
     "Misfit",
     "OwnError",
     "Phase",
+    "Predicted",
     "PromptLengths",
     "Quantiles",
     "Record",

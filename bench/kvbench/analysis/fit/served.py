@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvbench.model import Record
-from kvbench.runs.blocks import read_blocks
+from kvbench.runs.blocks import BlockRow, read_blocks
 from kvbench.runs.reader import Run
 from kvbench.traces.curve.hits import Order, Runs, find
 from kvbench.traces.curve.paths import PathTree
@@ -72,8 +73,13 @@ class _Sent(NamedTuple):
 
 def served(run: Run) -> Served | None:
     """None where the run has no blocks.jsonl: nobody knew the token ids, or the hit rule has no blocks."""
+    return served_of(read_blocks(run.path), run.records)
+
+
+def served_of(rows: Iterable[BlockRow], records: Iterable[Record]) -> Served | None:
+    """Of a run that was, or is only thought of. rows: in the order of sending inside each session."""
     tree = PathTree()
-    size, sent = _read(run, tree)
+    size, sent = _read(rows, records, tree)
     if not sent:
         return None
     names: dict[str, int] = {}
@@ -123,12 +129,12 @@ def served(run: Run) -> Served | None:
     )
 
 
-def _read(run: Run, tree: PathTree) -> tuple[int, list[_Sent]]:
-    records = {(r.request_id, r.attempt): r for r in run.records}
+def _read(rows: Iterable[BlockRow], records_of: Iterable[Record], tree: PathTree) -> tuple[int, list[_Sent]]:
+    records = {(r.request_id, r.attempt): r for r in records_of}
     ends: dict[str, int] = {}
     sent: list[_Sent] = []
     size, outputs = 0, _OUTPUT_BASE
-    for row in read_blocks(run.path):
+    for row in rows:
         record = records.get((row.request_id, row.attempt))
         if record is None:
             continue

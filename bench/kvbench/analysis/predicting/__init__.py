@@ -1,0 +1,1 @@
+"""What another load or another pool would do, from what was fitted."""
