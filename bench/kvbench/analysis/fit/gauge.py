@@ -3,7 +3,8 @@
     kv_cache_usage_perc = u0 + f * requests + s * resident_tokens
 
 by least squares over scrapes at which every request was generating. The pool then holds 1/s tokens; with its memory M a
-token takes M s bytes and a session M f besides. Intervals are 90% of a bootstrap over stretches of scrapes with the
+token takes M s bytes and a session M f besides, less half a block, by which its last block is not full: the block is
+the step in which the gauge is seen to go. Intervals are 90% of a bootstrap over stretches of scrapes with the
 same requests, widened for their small number (200 made runs of 14 sets of requests: 91% held the truth). What the
 server states of its cache (block size, number of blocks, tokens) is not used.
 """
@@ -38,11 +39,14 @@ MISFIT_LIMIT = 0.05
 BENT = 0.1
 """A slope that changes by more over the lengths seen is not one slope."""
 BOOTSTRAPS = 400
+OFF_STEP = 0.05
+MOST_NULL_SHARE = 0.01
 ASSUMED = (
     "one engine whose gauge counts the blocks of running requests (vLLM's does); sliding windows shorter than the "
     "shortest prompt"
 )
-ROUNDED = "the part-filled last block, half a block on average, is in the bytes a session"
+ROUNDED = "half a block is taken off the bytes a session, as last blocks are half full on average"
+UNROUNDED = "the gauge does not go in steps of a block, so what last blocks lack is in the bytes a session"
 
 Floats = NDArray[np.float64]
 
@@ -220,8 +224,9 @@ def _estimates(
     estimates = [Estimate(name=CAPACITY, value=1 / s, low=1 / high, high=1 / low, unit="tokens", method=method, n=n)]
     refusals = []
     # a null block is in the memory and not in what the gauge is a share of
-    null_share = _one_block([h.usage for h in seen.held])
-    of = {PER_TOKEN: ("bytes/token", fit.s), PER_SESSION: ("bytes/session", fit.f)}
+    block = _one_block([h.usage for h in seen.held])
+    beside = None if fit.f is None else tuple(part - block / 2 for part in fit.f)
+    of = {PER_TOKEN: ("bytes/token", fit.s), PER_SESSION: ("bytes/session", beside)}
     for name, (unit, term) in of.items():
         if term is None:
             why = "as many requests ran at every scrape, so what one takes besides its tokens is not seen"
@@ -231,10 +236,10 @@ def _estimates(
             refusals.append(Refusal(name=name, reason=why, experiment="kvbench fit RUN --kv-memory BYTES"))
         else:
             value, least, most = (max(0.0, memory.bytes_ * part) for part in term)
-            least *= 1 - null_share
+            least *= 1 - min(MOST_NULL_SHARE, block)
             how = f"memory times share of the pool; {method}"
             estimates.append(Estimate(name=name, value=value, low=least, high=most, unit=unit, method=how, n=n))
-    notes = [ROUNDED] if fit.f is not None and memory is not None else []
+    notes = [ROUNDED if block else UNROUNDED] if fit.f is not None and memory is not None else []
     if fit.u0[1] > 0.01:
         notes.append(f"{fit.u0[0] * 100:.1f}% of the pool is held where nothing runs")
     notes += [f"left out, {count} of {seen.scrapes} scrapes: {why}" for why, count in _worth_telling(seen)]
@@ -252,9 +257,13 @@ def _estimates(
 
 
 def _one_block(usages: Sequence[float]) -> float:
-    """Share of the pool of one block, or of a few: the least step that the gauge was seen to take."""
-    steps = np.diff(np.unique(np.round(usages, 12)))
-    return min(0.01, float(steps[steps > 1e-9].min(initial=1.0)))
+    """Share of the pool of one block: the least step that the gauge was seen to take, where all others are whole
+    multiples of it; 0 where they are not."""
+    values = np.unique(np.round(usages, 12))
+    steps = np.diff(values)
+    least = float(steps[steps > 1e-9].min(initial=1.0))
+    whole = (values - values[0]) / least
+    return least if float(np.abs(whole - np.round(whole)).max()) < OFF_STEP else 0.0
 
 
 def _worth_telling(seen: Observed) -> list[tuple[str, int]]:
