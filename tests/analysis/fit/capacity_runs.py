@@ -21,18 +21,20 @@ Serve = Callable[[str, int], int | None]
 class Blocks:
     """LRU of blocks, tails first; a partly full block keeps no room."""
 
+    tails_first = True
+
     def __init__(self, blocks: int, size: int) -> None:
         self.capacity, self.size = blocks, size
         self.held: OrderedDict[tuple[str, int], None] = OrderedDict()
 
-    def serve(self, name: str, tokens: int) -> int:
-        whole = tokens // self.size
+    def serve(self, name: str, tokens: int, extends: str | None = None, kept: int = 0) -> int:
+        blocks = [(extends if extends and (n + 1) * self.size <= kept else name, n) for n in range(tokens // self.size)]
         hit = 0
-        while hit < (tokens - 1) // self.size and (name, hit) in self.held:
+        while hit < (tokens - 1) // self.size and blocks[hit] in self.held:
             hit += 1
-        for block in reversed(range(whole)):
-            self.held[name, block] = None
-            self.held.move_to_end((name, block))
+        for block in reversed(blocks) if self.tails_first else blocks:
+            self.held[block] = None
+            self.held.move_to_end(block)
         while len(self.held) > self.capacity - (tokens % self.size > 0):
             self.held.popitem(last=False)
         return hit * self.size
@@ -41,17 +43,26 @@ class Blocks:
 class HeadsFirst(Blocks):
     """The same, but of a prompt's blocks the first goes first."""
 
+    tails_first = False
+
+
+class Shared(Blocks):
+    """One that others use too: of all blocks written they write a steady share."""
+
+    def __init__(self, blocks: int, size: int, share: float) -> None:
+        super().__init__(blocks, size)
+        self._each, self._due, self._written = share / (1 - share), 0.0, 0
+
     def serve(self, name: str, tokens: int, extends: str | None = None, kept: int = 0) -> int:
-        blocks = [(extends if (n + 1) * self.size <= kept and extends else name, n) for n in range(tokens // self.size)]
-        hit = 0
-        while hit < (tokens - 1) // self.size and blocks[hit] in self.held:
-            hit += 1
-        for block in blocks:
-            self.held[block] = None
-            self.held.move_to_end(block)
-        while len(self.held) > self.capacity - (tokens % self.size > 0):
+        hit = super().serve(name, tokens, extends, kept)
+        self._due += self._each * (tokens - hit) / self.size
+        while self._due >= 1:
+            self._due -= 1
+            self._written += 1
+            self.held["others", self._written] = None
+        while len(self.held) > self.capacity:
             self.held.popitem(last=False)
-        return hit * self.size
+        return hit
 
 
 class Sessions:
@@ -129,8 +140,8 @@ class _Prober:
         return self.records[-1]
 
     def _found(self, name: str, tokens: int, extends: str | None, kept: int) -> int:
-        """Other caches than these are of whole sessions, of which half is not there, or are not asked for half."""
-        if isinstance(getattr(self._serve, "__self__", None), Windowed | HeadsFirst):
+        """Other caches than these are of whole sessions: half of one is not there."""
+        if isinstance(getattr(self._serve, "__self__", None), Windowed | Blocks):
             return self._serve(name, tokens, extends, kept)
         return self._serve(name, tokens)
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from tests.analysis.fit.capacity_runs import Blocks, HeadsFirst, Sessions, Windowed, probe
+from tests.analysis.fit.capacity_runs import Blocks, HeadsFirst, Sessions, Shared, Windowed, probe
 
 from kvbench.analysis.fit.fit import fit_runs
 from kvbench.analysis.fit.ramp import fit_capacity
@@ -112,6 +112,15 @@ def test_eviction_of_heads_first_is_not_taken_for_bytes_of_a_session() -> None:
         report = fit_capacity(probe(HeadsFirst(blocks, 32).serve, memory=blocks * 32 * 512))
         assert not report.estimates, seed
         assert "a prompt's head goes before its tail" in report.refusals[0].reason
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3])
+def test_a_cache_that_others_write_a_steady_share_of_is_not_taken_for_a_smaller_one(share: float) -> None:
+    for seed in range(20):
+        rng = random.Random(seed)
+        report = fit_capacity(probe(Shared(rng.randint(500, 2000), 32, share).serve))
+        assert not report.estimates, seed
+        assert "no one capacity" in report.refusals[0].reason or share > 0.05
 
 
 def two_replicas(seed: int, sticky: bool) -> Callable[[str, int], int]:

@@ -22,9 +22,10 @@ from kvbench.runs.reader import Run
 
 FOREIGN_LIMIT = 0.02
 MOST_UNSEEN_GRAINS = 2
+ROLES = ("read", "reread")
 ASSUMED = (
-    "one server with one cache, no other traffic, least recently used goes first: replicas that always get the same "
-    "prompts, a steady share of other tenants, or another order of eviction look like another size",
+    "one server with one cache, hardly any other traffic, least recently used goes first: replicas that always get the "
+    "same prompts look like one, and others who write one or two of a hundred blocks make it look as much smaller",
     "one running request takes up no more than its tokens: what it takes besides is missing from the capacity, which "
     "matters only where a pool was made small; two pool sizes show it",
 )
@@ -62,7 +63,8 @@ def fit_capacity(run: Run, kv_memory_bytes: int | None = None) -> FitReport:
     if refusal is not None:
         return FitReport(runs=(name,), refusals=(refusal,))
     grain = _grain(found)
-    readings = [r for series in dict.fromkeys(s.series for s in found) if (r := _read(series, found, grain))]
+    all_series = dict.fromkeys(s.series for s in found)
+    readings = [r for role in ROLES for series in all_series if (r := _read(series, found, grain, role))]
     if not readings:
         why = stop_reason(run) or "no reading came to a prompt that was not all there"
         sent = max((int(e["tokens"]) for e in run.events if e.get("kind") == "no_overflow"), default=None)
@@ -218,9 +220,9 @@ def _bounds(reading: Reading, grain: int, unseen: int) -> tuple[int, int]:
     return low, high if reading.part else high + reading.lacking
 
 
-def _read(series: str, found: Sequence[Step], grain: int) -> Reading | None:
+def _read(series: str, found: Sequence[Step], grain: int, role: str = "read") -> Reading | None:
     """None where the series was not read down to a prompt that was not all there."""
-    read = [s for s in found if s.series == series and s.role == "read"]
+    read = [s for s in found if s.series == series and s.role == role]
     loss = _loss(found, grain)
     whole = tokens = sent_whole = aligned = 0
     for i, step in enumerate(read):
@@ -230,13 +232,13 @@ def _read(series: str, found: Sequence[Step], grain: int) -> Reading | None:
             aligned += grain > 1 and step.sent_tokens % grain == 0
             continue
         return Reading(
-            series=series,
+            series=series if role == "read" else f"{series}, once more",
             whole=whole,
             tokens=tokens + cached,
             part=cached,
             lacking=step.sent_tokens - cached,
             length=max(s.sent_tokens for s in read),
-            requests=sum(1 for s in found if s.series == series),
+            requests=sum(1 for s in found if s.series == series and (s.role == "reread") == (role == "reread")),
             after=sum(s.cached_tokens or 0 for s in read[i + 1 :]),
             sent_whole=sent_whole,
             aligned=aligned,

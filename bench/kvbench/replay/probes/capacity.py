@@ -12,6 +12,8 @@
 
 Where no cached tokens are reported, prompts of one length sent twice show whether TTFT tells a hit from a miss; if it
 does, steps 2, 3 and 5 go by it, with prompts of that length alone.
+6. Read the last of these series once more, from the prompt asked for last to the one asked for first: hits write
+   nothing, so that others who write a steady share of all blocks have written less among as many tokens.
 
 Lengths are odd, so never whole blocks: the last block of an aligned prompt is computed again and takes a second place.
 """
@@ -43,6 +45,9 @@ APART = 1.5
 """Least ratio of the median TTFT of misses to that of hits for which it is worth going on."""
 BEYOND = 3
 """Prompts asked for beyond the first that is not all there: under LRU they are gone."""
+REREAD = "reread"
+Prompt = tuple[int, int]
+"""Its number in the series, and its length."""
 
 
 class CapacityDesign(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +69,8 @@ class CapacityProbe:
         """TTFT of a hit at most, where no cached tokens are reported."""
         self._only_length = 0
         """Then the one length that this holds for."""
+        self._beyond = 0
+        """Prompts asked for beyond the first that was lost, in the latest reading."""
         self._partly = False
         """Something was found that was not whole: blocks go one by one."""
 
@@ -92,13 +99,17 @@ class CapacityProbe:
                 )
                 continue
             prober.plan.say(f"prompts of {length:,} tokens ({number + 1} of {len(lengths)}): {prompts} to fill")
-            series, lost = f"ramp{length}", await self._ramp(prober, f"ramp{length}", length, prompts)
+            series = f"ramp{length}"
+            read, lost = await self._ramp(prober, series, length, prompts)
             # a long prompt of the scouting takes more room while it is computed than it keeps: more may be held
             while not lost and prober.room(round(MORE_PROMPTS * requests), round(MORE_PROMPTS * tokens)):
                 prompts, requests = round(MORE_PROMPTS * prompts), round(MORE_PROMPTS * requests)
                 tokens, series = round(MORE_PROMPTS * tokens), f"{series}+"
                 prober.plan.say(f"all were found: {prompts} of them")
-                lost = await self._ramp(prober, series, length, prompts)
+                read, lost = await self._ramp(prober, series, length, prompts)
+            if lost and self._partly and number == len(lengths) - 1 and prober.room(len(read), length * len(read)):
+                prober.plan.say("the same once more, in the order in which they were asked for")
+                await self._read(prober, series, read[::-1], REREAD, beyond=0)
 
     def _silent(self, prober: Prober) -> bool:
         """Whether no answer told cached tokens, and TTFT is there to go by."""
@@ -184,29 +195,31 @@ class CapacityProbe:
             prober.event("no_overflow", tokens=total)
             raise
         prober.event("overflow", tokens=total)
-        held, _ = await self._read(prober, "scout", [(number, lengths[number]) for number in reversed(recent)])
-        return min(total, held)
+        read, _ = await self._read(prober, "scout", [(number, lengths[number]) for number in reversed(recent)])
+        return min(total, sum(length for _, length in read[: len(read) - self._beyond]))
 
-    async def _ramp(self, prober: Prober, series: str, length: int, prompts: int) -> bool:
-        """Whether one was lost."""
+    async def _ramp(self, prober: Prober, series: str, length: int, prompts: int) -> tuple[list[Prompt], bool]:
+        """As `_read`."""
         for number in range(prompts):
             await prober.ask(f"{series}/{number}", "prime", length)
-        return (await self._read(prober, series, [(number, length) for number in reversed(range(prompts))]))[1]
+        return await self._read(prober, series, [(number, length) for number in reversed(range(prompts))])
 
-    async def _read(self, prober: Prober, series: str, order: list[tuple[int, int]]) -> tuple[int, bool]:
-        """Ask for prompts, latest first; an upper bound of what the cache holds, tokens, and whether one was lost."""
-        held, beyond = 0, None
+    async def _read(
+        self, prober: Prober, series: str, order: list[Prompt], role: str = "read", beyond: int | None = None
+    ) -> tuple[list[Prompt], bool]:
+        """Ask for prompts, latest first, down to one that is not all there and so many beyond it: those asked for, and
+        whether one was lost."""
+        most = beyond if beyond is not None else 2 * BEYOND if self._only_length else BEYOND
+        read: list[Prompt] = []
+        self._beyond, lost = 0, False
         for number, length in order:
-            if beyond is not None and beyond >= (2 * BEYOND if self._only_length else BEYOND):
+            if lost and self._beyond >= most:
                 break
-            record = await prober.ask(f"{series}/{number}", "read", length)
-            if beyond is not None:
-                beyond += 1
-                continue
-            held += length
-            if not self._whole(record):
-                beyond = 0
-        return held, beyond is not None
+            record = await prober.ask(f"{series}/{number}", role, length)
+            read.append((number, length))
+            self._beyond += lost
+            lost = lost or not self._whole(record)
+        return read, lost
 
     async def _window(self, prober: Prober, longest: int) -> int:
         """Length from which on a prompt was not kept whole, 0 for none up to `longest`; by bisection, to a grain or
@@ -242,7 +255,7 @@ class CapacityProbe:
         if self._design.input_tokens:
             return [odd(min(length, prober.most_input_tokens)) for length in self._design.input_tokens]
         full = max(upper / PROMPTS_A_SERIES, BEYOND_WINDOW * window)
-        wanted = [self._off_grain(min(prober.most_input_tokens, n)) for n in (full, full * 2, full / 2)]
+        wanted = [self._off_grain(min(prober.most_input_tokens, n)) for n in (full, full / 2, full * 2)]
         return list(dict.fromkeys(wanted))
 
     def _hit(self, length: int) -> int:
