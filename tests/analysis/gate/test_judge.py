@@ -119,7 +119,7 @@ def test_stored_runs_are_allowed_and_said() -> None:
     assert judge(base, new, gate).verdict == "refused"
     allowed = judge(base, new, gate, allow_order=True)
     assert allowed.verdict == "pass"
-    assert "4 to 7%" in allowed.notes[0]
+    assert "5 to 7%" in allowed.notes[0]
 
 
 def test_a_gate_without_prices_is_refused_and_says_why() -> None:

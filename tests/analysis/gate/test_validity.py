@@ -157,3 +157,11 @@ def test_tokens_of_an_average_turn_where_some_failed() -> None:
     assert not any("tokens" in reason for reason in refusals([base], [new], [], allow_order=True))
     other = made("N", 1, turns=None, tokens=(1030 * 97, 970), completed=97, failed=3, facts={})
     assert any("input tokens differ" in reason for reason in refusals([base], [other], [], allow_order=True))
+
+
+def test_a_run_unlike_the_rest_of_its_side_is_no_treatment() -> None:
+    base, new = sides()
+    odd = made("odd", 20, facts={**new[0].facts, "settings.rate": "3"})
+    assert reasons(base, [*new, odd], allow_order=True) == [
+        "settings.rate differs inside the new runs (2 | 3): leave out those that are not like the rest"
+    ]

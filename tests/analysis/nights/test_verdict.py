@@ -27,7 +27,7 @@ def test_a_fail_counts_when_a_second_set_fails_too(tmp_path: Path, first: float,
     stored = runs(tmp_path, "old", 20, -9000)
     one = judge_stored(stored, runs(tmp_path, "one", 3, 0, ttft=first), GOALS)
     assert one.verdict == "fail"
-    assert any("4 to 7% of nights" in note for note in one.notes)
+    assert any("5 to 7% of nights" in note for note in one.notes)
     both = confirmed(one, judge_stored(stored, runs(tmp_path, "two", 3, 60, ttft=second), GOALS))
     assert both.verdict == verdict
     assert both.gates[0]["verdict"] == verdict

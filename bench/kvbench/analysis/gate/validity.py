@@ -128,13 +128,20 @@ def _facts(base: Sequence[Evidence], new: Sequence[Evidence], treatments: Sequen
             continue
         shown += 1
         if shown <= _SHOWN:
-            sides = [sorted({_value(run.facts.get(name)) for run in group}) for group in (base, new)]
-            yield (
-                f"{name} differs: base {' | '.join(sides[0])}, new {' | '.join(sides[1])}; "
-                f"--treatment {name} if that is what is tested"
-            )
+            yield _difference(name, base, new)
     if shown > _SHOWN:
         yield f"{shown - _SHOWN} more fields differ (kvbench compare lists them)"
+
+
+def _difference(name: str, base: Sequence[Evidence], new: Sequence[Evidence]) -> str:
+    values = {side: [run.facts.get(name) for run in group] for side, group in (("base", base), ("new", new))}
+    told = {side: " | ".join(sorted({_value(value) for value in of})) for side, of in values.items()}
+    for side, of in values.items():
+        if not _alike(name, of):
+            # No treatment: that would have to be one inside a side.
+            return f"{name} differs inside the {side} runs ({told[side]}): leave out those that are not like the rest"
+    sides = f"base {told['base']}, new {told['new']}"
+    return f"{name} differs: {sides}; --treatment {name} if that is what is tested"
 
 
 def _not_one(runs: Sequence[Evidence]) -> Iterator[str]:
