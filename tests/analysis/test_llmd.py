@@ -95,6 +95,13 @@ def test_a_run_that_must_not_be_taken_at_its_word_says_so(tmp_path: Path) -> Non
     assert run.description == "INCOMPLETE (interrupted); degraded: send lag p99 900 ms; fixture -> tiny"
 
 
+def test_a_run_that_broke_the_rules_it_was_made_by_says_so(tmp_path: Path) -> None:
+    rules = {"name": "agentx", "valid": False, "reasons": ["window 3 s < 900 s (--duration)"]}
+    run = read(changed(tmp_path, rules=rules), tmp_path).run
+    assert run.keywords == ["agentx", "not-valid"]
+    assert run.description == "not valid by the agentx rules: window 3 s < 900 s (--duration); fixture -> tiny"
+
+
 def test_no_load_is_described_where_no_input_length_is_known(tmp_path: Path) -> None:
     copy = changed(tmp_path)
     lines = [json.loads(line) for line in (copy / "records.jsonl").read_text().splitlines()]

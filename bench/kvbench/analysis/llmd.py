@@ -78,6 +78,11 @@ def _run(run: Run, summary: Summary) -> Json:
     if summary.trust.verdict != "ok":
         keywords.append(summary.trust.verdict)
         doubts.append(f"{summary.trust.verdict}: {'; '.join(summary.trust.reasons)}")
+    if summary.rules is not None:
+        keywords.append(summary.rules.name)
+        if not summary.rules.valid:
+            keywords.append("not-valid")
+            doubts.append(f"not valid by the {summary.rules.name} rules: {'; '.join(summary.rules.reasons)}")
     return {
         "uid": info.run_id,
         "time": {
