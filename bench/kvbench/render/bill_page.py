@@ -108,7 +108,9 @@ def _worth(report: dict[str, Any], currency: str) -> Iterator[str]:
         yield _line("smallest fault that shows", "no bound")
     else:
         tokens = f", or {plural(found['tokens'], 'token')} of one kind" if found["tokens"] else ""
-        yield _line("smallest fault that shows", f"above {currency} {amount_text(found['amount'])}{tokens}")
+        whole = Decimal(report["total"]["at_least"])
+        share = f" ({percent(float(Decimal(found['amount']) / whole))} of the bill)" if whole else ""
+        yield _line("smallest fault that shows", f"above {currency} {amount_text(found['amount'])}{share}{tokens}")
     for name, each in found["by_fault"].items():
         if each["amount"] is None:
             yield _line(f"  {_words(name)}", f"no bound: {each['why']}")

@@ -65,7 +65,8 @@ def estimate_report(
                 "prompts have cache_control marks: what is written to the cache, and so costs more, is between nothing "
                 "and all that is not hit"
                 if fold.marked
-                else "no prompt has a cache_control mark, so by the rule of its model nothing is cached"
+                else "no prompt has a cache_control mark, so by the rule of its model nothing is cached; marks that an "
+                "endpoint's extra_body adds are not in it"
             )
         if blocked.text_turns:
             notes.append("what a chat template, or a salt in the text, adds to a prompt is not in it")
