@@ -23,10 +23,10 @@ RunKvbench = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def size(item: pytest.Item) -> int:
+    def size(item: pytest.Item) -> tuple[int, str]:
         callspec = getattr(item, "callspec", None)
         settings = callspec.params.get("vllm") if callspec is not None else None
-        return settings.kv_bytes if isinstance(settings, VllmSettings) else 0
+        return (settings.kv_bytes, str(settings)) if isinstance(settings, VllmSettings) else (0, "")
 
     items.sort(key=size)
 

@@ -46,6 +46,7 @@ class VllmSettings:
     dtype: str = "bfloat16"
     kv_cache_dtype: str = "auto"
     prefix_caching: bool = True
+    reports_cached: bool = True
 
     @property
     def bytes_per_token(self) -> int:
@@ -120,7 +121,7 @@ def _command(settings: VllmSettings, model: Path, port: int) -> list[str]:
     }
     flags = [
         "--enable-prefix-caching" if settings.prefix_caching else "--no-enable-prefix-caching",
-        "--enable-prompt-tokens-details",
+        *(["--enable-prompt-tokens-details"] if settings.reports_cached else []),
         "--enable-auto-tool-choice",
         "--enforce-eager",
     ]
