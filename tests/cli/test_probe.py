@@ -25,6 +25,7 @@ def probe(kvbench: Kvbench, name: str, sim: str, *more: Any) -> dict[str, Any]:
         ("block_size=16&num_blocks=1024", 16, "the last token is computed again"),
         ("recompute_last_token=false", 32, "nothing is computed again"),
         ("window_tokens=128&window_replay=always", 32, "hits of up to 128 tokens are not taken"),
+        ("window_tokens=128&window_replay=never", 32, "up to where an earlier prompt ended (layers with a state"),
     ],
 )
 def test_the_hit_rule_is_told(kvbench: Kvbench, settings: str, grain: int, rule: str) -> None:

@@ -13,11 +13,11 @@ from kvbench.runs.reader import Run
 S = 1_000_000_000
 
 
-def fit(rows: list[tuple[float, bool]]) -> FitReport:
-    """rows: (age in s, found); a request takes 10 ms."""
+def fit(rows: list[tuple[float, bool]], template_tokens: int = 0) -> FitReport:
+    """rows: (age in s, found); a request takes 10 ms. template_tokens: what all prompts begin with, always there."""
     records, at = [], 0
     for i, (age, hit) in enumerate(rows):
-        for role, cached in (("prime", 0), ("read", 992 if hit else 0)):
+        for role, cached in (("prime", 0), ("read", 992 if hit else template_tokens)):
             sent = at if role == "prime" else at + S // 100 + round(age * S)
             clock = Clock(scheduled=sent, due=sent, sent=sent, first_token=sent + 5, end=sent + S // 100)
             usage = Usage(input_tokens=1001, cached_tokens=cached, output_tokens=1)
@@ -40,6 +40,14 @@ def test_nothing_lost_is_a_lower_bound_and_nothing_found_a_refusal() -> None:
     assert lived is not None
     assert (lived.value, lived.low, lived.high) == (None, 3600, None)
     assert not fit([(10, False), (20, False)]).estimates
+
+
+def test_a_chat_template_that_is_always_there_is_no_prompt_found() -> None:
+    """llama.cpp: 9 tokens are in some slot, the prompt in none."""
+    assert not fit([(10, False), (20, False)], template_tokens=9).estimates
+    found = fit([(10, True), (20, False)], template_tokens=9).named("ttl_s")
+    assert found is not None
+    assert found.high == 20.02
 
 
 def test_lapses_and_a_step_are_told_apart() -> None:

@@ -16,8 +16,8 @@ PROBE = "kvbench probe consistency"
 Z90 = 1.645
 BOOTSTRAPS = 200
 
-Given = dict[str, tuple[Record, int | None]]
-"""The answers to one prompt by role, each with its cached tokens."""
+Given = dict[str, tuple[Record, bool]]
+"""The answers to one prompt by role, and whether most of the prompt was cached."""
 
 
 def fit_consistency(run: Run) -> FitReport:
@@ -28,7 +28,7 @@ def fit_consistency(run: Run) -> FitReport:
     by: dict[str, Given] = {}
     for s in steps(run):
         if s.role != "trial":
-            by.setdefault(s.number, {})[s.role] = (s.record, s.cached_tokens)
+            by.setdefault(s.number, {})[s.role] = (s.record, s.mostly_cached)
     whole = [r for r in by.values() if {"cold", "cached", "control"} <= r.keys()]
     cached = [r for r in whole if r["cached"][1] and not r["cold"][1]]
     why = failure(run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from kvbench.analysis.fit.steps import Step, failure, steps, stop_reason
 from kvbench.model import Estimate, FitReport, Refusal
@@ -33,7 +33,7 @@ def fit_granularity(run: Run) -> FitReport:
         words
         for words, rule in _rules(grain).items()
         if all(rule(shared, s.sent_tokens) == (s.cached_tokens or 0) for shared, s in counted)
-    ]
+    ] or _whole_rules(counted, grain)
     hits = [s.cached_tokens for _, s in counted if s.cached_tokens]
     missed = [shared for shared, s in counted if not s.cached_tokens and shared < min(hits) + grain]
     estimates = (
@@ -91,6 +91,39 @@ def _rules(grain: int) -> dict[str, Rule]:
         f"block, {grain} tokens, nothing is computed again": whole,
         "steps, 1,024 tokens and then 128": stepped,
     }
+
+
+def _whole_rules(counted: Sequence[tuple[int, Step]], grain: int) -> list[str]:
+    """Rules by which a hit needs what only the ends of earlier prompts leave behind: for prompts that begin like the
+    base, of those sent before them."""
+
+    def last_full(length: int) -> int:
+        return length // grain * grain
+
+    def last_hit(length: int) -> int:
+        return (length - 1) // grain * grain
+
+    near = f"whole, {grain} tokens, up to where an earlier prompt ended or parted near its end (sliding windows)"
+    at = f"whole, {grain} tokens, up to where an earlier prompt ended (layers with a state, windows kept as one)"
+    seen = [s.cached_tokens or 0 for _, s in counted]
+    kinds = ((near, last_hit, True), (at, last_hit, False), (at, last_full, False))
+    return [words for words, end, parted in kinds if seen == _by_ends(counted, end, parted=parted)]
+
+
+def _by_ends(counted: Sequence[tuple[int, Step]], end: Callable[[int], int], *, parted: bool) -> list[int]:
+    """Cached tokens where a prompt can be hit up to `end` of its length; parted: and, if it parted from the base near
+    its end, up to there."""
+    ends: list[int] = []
+    predicted = []
+    for shared, step in counted:
+        left = end(step.sent_tokens)
+        if step.series.startswith("same"):
+            predicted.append(left if left < step.sent_tokens else 0)
+            continue
+        predicted.append(max((e for e in ends if e <= shared), default=0))
+        if parted or left <= shared:
+            ends.append(min(left, end(shared + 1)))
+    return predicted
 
 
 def _shared(step: Step) -> int | None:

@@ -23,6 +23,11 @@ class Step(NamedTuple):
     ttft_s: float | None
     record: Record
 
+    @property
+    def mostly_cached(self) -> bool:
+        """Found, and not just what every prompt begins with: a chat template, say."""
+        return 2 * (self.cached_tokens or 0) >= self.sent_tokens
+
 
 def steps(run: Run) -> list[Step]:
     """The ok requests of a probe in the order of sending."""

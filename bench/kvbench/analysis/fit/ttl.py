@@ -35,7 +35,7 @@ def fit_ttl(run: Run) -> FitReport:
             continue
         # when the server last used the prompt, and when it looked for it, is known to within both requests' own time:
         # one that was found was at least so old, one that was lost at most
-        hit = s.cached_tokens > 0
+        hit = s.mostly_cached
         began, ended = (before.end, clock.sent) if hit else (before.sent, clock.end)
         if began is not None and ended is not None:
             rows.append(((ended - began) / 1e9, hit))

@@ -40,7 +40,8 @@ class GranularityProbe:
         if not (await prober.ask("base/0", "again", longest)).usage.cached_tokens:
             prober.plan.say(f"nothing is cached yet: waiting {SETTLE_S:g} s")
             await prober.sleep_until(prober.elapsed_s + SETTLE_S)
-        for length in shared:
-            await prober.ask(f"shared{length}/0", "read", length + TAIL_TOKENS, extends="base/0", kept=length)
+        # these first: what is sent for the others may push them out of a small cache
         for length in again:
             await prober.ask(f"same{length}/0", "again", length)
+        for length in shared:
+            await prober.ask(f"shared{length}/0", "read", length + TAIL_TOKENS, extends="base/0", kept=length)

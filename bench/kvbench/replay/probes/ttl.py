@@ -90,7 +90,9 @@ class TtlProbe:
         for due_s, name in sorted(sent):
             await prober.sleep_until(due_s)
             record = await prober.ask(name, "read", length)
-            found.append((_age_s(prober, name, record), bool(record.usage.cached_tokens)))
+            # what every prompt begins with, a chat template, may be there without it
+            hit = 2 * (record.usage.cached_tokens or 0) >= (record.usage.input_tokens or length)
+            found.append((_age_s(prober, name, record), hit))
         return found
 
 
