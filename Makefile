@@ -40,6 +40,10 @@ gate-report: $(VENV)/.ready   ## how often the regression gate errs, by simulati
 fit-report: $(VENV)/.ready   ## how near fits come to endpoints whose truth is known; writes reports/fit
 	$(BIN)/python reports/fit/run.py
 
+real-probe-report: $(VENV)/.ready   ## probes against a real vLLM whose pool is known; writes reports/fit/vllm.md
+	$(BIN)/python tests/real/servers/install.py vllm
+	$(BIN)/python reports/fit/real.py
+
 pricing-report: $(VENV)/.ready   ## what a verdict on a bill is worth: faults found, honest bills accused; writes reports/pricing
 	$(BIN)/python reports/pricing/run.py
 
