@@ -135,8 +135,9 @@ def page(results: dict[str, list[Row]]) -> str:
         "# Probes against a real vLLM",
         "",
         "Made by `make real-probe-report`: `kvbench probe` against vLLM 0.32.0 on CPU with a tiny model of random",
-        "weights, blocks of 32 tokens. The truth is what the server was started with: (blocks - 1) * 32 tokens, one block being",
-        "vLLM's null block; no probe is told of a size. Times are of a machine with two cores that did other work too.",
+        "weights, blocks of 32 tokens. The truth is what the server was started with: (blocks - 1) * 32 tokens, one",
+        "block being vLLM's null block; no probe is told of a size. Times are of a machine with two cores that did",
+        "other work too.",
         "",
         "## Capacity",
         "",
@@ -167,6 +168,9 @@ def page(results: dict[str, list[Row]]) -> str:
         *_window([row for row in results["window"] if "probe" not in row]),
         "",
         "## The other probes",
+        "",
+        "A model of random weights says nearly the same whatever it is asked, so that answers and log probabilities",
+        "agree here means little; that they are read and compared is what this shows.",
         "",
         *_others([row for row in results["window"] if "probe" in row] + results["others"]),
     ]
@@ -203,8 +207,8 @@ def _window(rows: list[Row]) -> list[str]:
     held = sum(covers(row["bytes_per_token"], truth[0]) and covers(row["bytes_per_session"], truth[1]) for row in rows)
     return [
         f"One layer keeps all tokens ({truth[0]} bytes a token), one a window of 512 ({truth[1]:,} bytes a session).",
-        f"The truth is in both intervals in {held} of {len(rows)}. A pool of 8 MiB holds few sessions, and hits are whole:",
-        "hence the width.",
+        f"The truth is in both intervals in {held} of {len(rows)}. A pool of 8 MiB holds few sessions, and hits are",
+        "whole: hence the width.",
         "",
         *table(
             ["prompts, tokens", "bytes a token", "bytes a session", "window, tokens", "requests", "s"],

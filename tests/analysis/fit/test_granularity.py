@@ -40,6 +40,9 @@ def test_what_a_sliding_window_gives_is_told() -> None:
     grain = report.named("granularity_tokens")
     assert grain is not None
     assert (grain.value, grain.low) == (32, 32)
+    least = report.named("least_hit_tokens")
+    assert least is not None
+    assert (least.value, least.low, least.high) == (32, None, 32)
 
 
 def test_a_count_that_is_off_by_a_block_is_no_rule() -> None:

@@ -29,11 +29,12 @@ def fit_granularity(run: Run) -> FitReport:
     if why is not None:
         return _refused(name, why, f"{PROBE} again, once cached tokens are reported")
     grain = math.gcd(*(s.cached_tokens or 0 for _, s in counted))
-    fitting = [
+    by_length = [
         words
         for words, rule in _rules(grain).items()
         if all(rule(shared, s.sent_tokens) == (s.cached_tokens or 0) for shared, s in counted)
-    ] or _whole_rules(counted, grain)
+    ]
+    fitting = by_length or _whole_rules(counted, grain)
     hits = [s.cached_tokens for _, s in counted if s.cached_tokens]
     missed = [shared for shared, s in counted if not s.cached_tokens and shared < min(hits) + grain]
     estimates = (
@@ -50,7 +51,8 @@ def fit_granularity(run: Run) -> FitReport:
         Estimate(
             name="least_hit_tokens",
             value=min(hits),
-            low=max([1, *missed]) if fitting else None,
+            # where hits depend on what was sent before, a beginning that was none tells nothing
+            low=max([1, *missed]) if by_length else None,
             high=min(hits),
             unit="tokens",
             method="smallest hit, and the longest shared beginning below it that was none",
