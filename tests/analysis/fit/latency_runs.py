@@ -22,6 +22,7 @@ class Sent(NamedTuple):
     restored: int | None = None
     tpot_s: float = 0.0
     output_tokens: int = 1
+    bound_s: float | None = None
 
 
 def run_of(
@@ -47,7 +48,15 @@ def run_of(
         clock_s = max(clock_s, last + 0.001)
         turn = turns[one.group] = turns.get(one.group, -1) + 1
         ns = [round(t * 1e9) for t in (at, first, last)]
-        clock = Clock(scheduled=ns[0], due=ns[0], sent=ns[0], first_token=ns[1], last_token=ns[2], end=ns[2])
+        clock = Clock(
+            scheduled=ns[0],
+            due=ns[0],
+            sent=ns[0],
+            first_token=ns[1],
+            last_token=ns[2],
+            end=ns[2],
+            first_token_bound_ns=None if one.bound_s is None else round(one.bound_s * 1e9),
+        )
         usage = Usage(input_tokens=one.uncached + one.cached, cached_tokens=one.cached, output_tokens=one.output_tokens)
         name = f"{one.group}/{i}.read" if probe else f"r{i}"
         records.append(

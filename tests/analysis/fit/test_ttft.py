@@ -249,6 +249,24 @@ def test_what_cannot_be_told_is_refused() -> None:
     assert loaded.misfit.share > loaded.misfit.limit
 
 
+def test_arrivals_that_are_dated_badly_are_left_out_one_by_one() -> None:
+    """A third of the requests is read half a second late, and says so."""
+    rng = random.Random(1)
+    sent = []
+    for name, u, c in cells(rng):
+        for repeat in range(3):
+            late = 0.5 * (repeat == 0)
+            ttft = formula(u, c, base=T0, token=A, square=B) + late
+            sent.append(Sent(name, u, c, ttft, bound_s=0.5 * late + 0.0005))
+    degraded = Trust(verdict="degraded", reasons=("arrivals may be dated up to 250 ms late",))
+    report = fit_latency(run_of(sent, trust=degraded))
+    assert value(report, "ttft_base_s") == pytest.approx(T0, rel=0.02)
+    assert value(report, "prefill_s_per_token") == pytest.approx(A, rel=0.02)
+    assert any("left out: their arrival" in note for note in report.notes)
+    mostly = fit_latency(run_of([one._replace(bound_s=one.ttft_s) for one in sent], trust=degraded))
+    assert "own error is too large" in mostly.refusals[0].reason
+
+
 def test_a_run_that_was_never_alone_says_so() -> None:
     together = [Sent(f"s{i}", 1000 * (1 + i % 9), 0, 0.5, at_s=0.1 * i) for i in range(50)]
     report = fit_latency(run_of(together, probe=False))

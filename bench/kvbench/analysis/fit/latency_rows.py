@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from kvbench.analysis.fit.ttft_model import Rows
 from kvbench.model import Record
 from kvbench.runs.reader import Run
 
+MOST_BOUND = 0.05
+"""Of its TTFT: in a run whose client was late at times, an arrival that may be dated later than by this is left out."""
 RESTORED = "restored"
 """Event of a probe: what the server's counters said of one request. request_id, tokens (from below HBM)."""
 _EXTERNAL = "external_kv_transfer"
@@ -20,18 +22,36 @@ _EXTERNAL = "external_kv_transfer"
 @dataclass(frozen=True)
 class Timed:
     """rows, and the records they are of. told: the server says which hits came from below HBM; some_below: it says only
-    that some did (None: it says nothing). left_out: requests that others ran beside."""
+    that some did (None: it says nothing). left_out: requests that others ran beside; late: those whose arrival may be
+    dated too late."""
 
     rows: Rows
     records: tuple[Record, ...]
     told: bool
     some_below: bool | None
     left_out: int = 0
-    unreported: int = 0
+    late: int = 0
 
 
 def timed_of(run: Run) -> Timed:
-    """Of a latency probe its reads; of an ordinary run the requests that no other was in flight beside."""
+    """Of a latency probe its reads; of an ordinary run the requests that no other was in flight beside.
+
+    Where the client's own error was too large over the run, only arrivals that are dated well enough, each by its own
+    bound: how late a client reads does not depend on what the server took.
+    """
+    timed = _timed_of(run)
+    if run.info.trust is None or run.info.trust.verdict == "ok":
+        return timed
+    good = np.array([_well_dated(r) for r in timed.records], bool)
+    return replace(
+        timed,
+        rows=timed.rows.take(good),
+        records=tuple(r for r, kept in zip(timed.records, good, strict=True) if kept),
+        late=int((~good).sum()),
+    )
+
+
+def _timed_of(run: Run) -> Timed:
     restored = {
         str(e["request_id"]): float(e["tokens"])
         for e in run.events
@@ -54,7 +74,6 @@ def timed_of(run: Run) -> Timed:
         told=False,
         some_below=_some_below(run),
         left_out=sum(1 for r in records if r.request_id not in alone),
-        unreported=sum(1 for r in records if r.usage.cached_tokens is None),
     )
 
 
@@ -116,6 +135,11 @@ def _ttft_s(record: Record) -> float:
     assert record.clock.first_token is not None
     assert record.clock.sent is not None
     return (record.clock.first_token - record.clock.sent) / 1e9
+
+
+def _well_dated(record: Record) -> bool:
+    bound = record.clock.first_token_bound_ns
+    return bound is not None and bound / 1e9 <= MOST_BOUND * _ttft_s(record)
 
 
 def _some_below(run: Run) -> bool | None:

@@ -33,6 +33,7 @@ MODEL = "ttft_model"
 FEWEST = 20
 FEWEST_GROUPS = 8
 LEAST_SPREAD = 4.0
+MOST_LATE = 0.5
 MISFIT_LIMIT = 0.15
 FORM_DOUBT = 0.03
 UNSURE = 0.3
@@ -114,6 +115,8 @@ def latency_of(run: Run, given: Given = NOTHING_GIVEN, only: Sequence[str] | Non
     notes = ["times are of one request at a time: under load, waiting comes on top"]
     if timed.left_out:
         notes.append(f"{timed.left_out:,} requests are left out: others were in flight beside them")
+    if timed.late:
+        notes.append(f"{timed.late:,} requests are left out: their arrival may be dated too late by 5% of TTFT or more")
     if replay:
         notes.append(f"of each hit {replay} tokens are taken to be computed again, and count as uncached")
     refusals: list[Refusal] = []
@@ -153,9 +156,9 @@ def _unusable(run: Run, timed: Timed) -> tuple[str, str] | None:
     probe = run.info.settings.get("probe")
     why = failure(run) if probe else None
     rows = timed.rows
-    if why is None and not len(rows) and not timed.left_out:
+    if why is None and not len(rows) and not timed.left_out and not timed.late:
         why = (stop_reason(run) if probe else None) or "the endpoint reports no cached tokens"
-    if why is None and run.info.trust is not None and run.info.trust.verdict != "ok":
+    if why is None and timed.late > MOST_LATE * (timed.late + len(rows)) and run.info.trust is not None:
         why = f"the client's own error is too large: {'; '.join(run.info.trust.reasons)}"
     if why is not None:
         return why, f"{PROBE} again"
