@@ -42,7 +42,7 @@ def _check_lines(check: Check) -> list[str]:
         lines.append(f"{'':<{_LABEL}}too much: {_amount(check.excess, check.excess_unit)}{costs}")
     if check.detectable is not None and check.verdict in ("confirmed", "cannot tell"):
         seen = _amount(check.detectable, check.detectable_unit)
-        lines.append(f"{'':<{_LABEL}}would have been seen: {seen} or more")
+        lines.append(f"{'':<{_LABEL}}would have been seen from {seen} on")
     return lines
 
 

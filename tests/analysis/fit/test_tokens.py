@@ -31,12 +31,14 @@ def made(
     output: Count = EXACT,
     overrun: int = 0,
     server: bool = True,
+    local: Callable[[str, int], int] | None = None,
     counted: Callable[[str, int], int] = lambda kind, tokens: tokens,
     dialect: str = "vllm",
     reasoning: tuple[int | None, int | None] = (None, None),
 ) -> Audit:
     """What the probe would have sent. reported, output: from true tokens to usage; streamed: of the streams of series
-    other. counted: what the tokenizer at hand takes a text for. reasoning: (shown, reported) of the series think."""
+    other. counted: what the tokenizer at hand takes a text for. local: the
+    profile's, beside the server's. reasoning: (shown, reported) of the series think."""
     rng = random.Random(seed)
     sent: list[Sent] = []
     lengths = {(i, kind): size + rng.randrange(9) for i, size in enumerate(SIZES) for kind in KINDS}
@@ -53,6 +55,7 @@ def made(
             text_kind=kind,
             text_tokens=counted(kind, tokens),
             prompt_tokens=tokens + template if server else None,
+            local_tokens=None if local is None else local(kind, tokens),
             max_tokens=1,
             output_tokens=1,
             output_by="ids" if server else "text",
@@ -171,6 +174,16 @@ def test_a_wrong_tokenizer_is_not_taken_for_an_overcount() -> None:
         assert disputed(report) == set()
         assert report.verdict == "cannot tell"
         assert "code 1.06" in check(report, "input").says
+
+
+def test_a_server_that_inflates_its_tokenizer_too_is_found_by_the_profile_s() -> None:
+    for seed in range(20):
+        report = audited(made(seed, local=lambda kind, n: round(n / 1.05)))
+        assert (disputed(report), report.verdict) == ({"tokenizer"}, "disputed")
+        assert check(report, "tokenizer").excess == pytest.approx(0.05, abs=0.001)
+        assert audited(made(seed, local=lambda kind, n: n)).verdict == "confirmed"
+        other = audited(made(seed, local=lambda kind, n: round(n * 0.94) if kind == "code" else n))
+        assert (disputed(other), other.verdict) == (set(), "cannot tell")
 
 
 @pytest.mark.parametrize("server", [True, False])

@@ -115,18 +115,31 @@ def template_check(audit: Audit) -> list[Check]:
 def tokenizer_check(audit: Audit) -> list[Check]:
     """`tokenizer`: the server's count of the texts is that of the profile's tokenizer, where there are both."""
     both = [s for s in audit.sent if s.series == "size" and s.counted.local_tokens is not None]
-    if not both:
+    points = [(s.counted.local_tokens or 0, s.counted.text_tokens) for s in both if s.counted.text_tokens is not None]
+    if not points:
         return []
+    n = len(points)
     differ = [s for s in both if s.counted.local_tokens != s.counted.text_tokens]
     if not differ:
         says = f"the server's /tokenize counts as {audit.local} does"
-        return [Check(name="tokenizer", verdict="confirmed", says=says, n=len(both))]
+        return [Check(name="tokenizer", verdict="confirmed", says=says, n=n)]
+    line = fit_line(points)
+    if line is not None and line.holds and line.low > 1:
+        says = (
+            f"the server's /tokenize gives {line.slope:.4f} for each token of {audit.local}, on all kinds of text alike"
+        )
+        return [
+            Check(
+                name="tokenizer", verdict="disputed", says=says, n=n, detectable=line.detectable,
+                detectable_unit="of the input tokens", excess=line.slope - 1, excess_unit="of the input tokens",
+            )
+        ]  # fmt: skip
     kinds = sorted({s.counted.text_kind for s in differ})
     says = (
-        f"{len(differ)} of {len(both)} texts have another count by the server's /tokenize than by {audit.local} "
+        f"{len(differ)} of {n} texts have another count by the server's /tokenize than by {audit.local} "
         f"({', '.join(kinds)}): one of them is not the model's"
     )
-    return [Check(name="tokenizer", verdict="cannot tell", says=says, n=len(both))]
+    return [Check(name="tokenizer", verdict="cannot tell", says=says, n=n)]
 
 
 def repeated_check(audit: Audit) -> Check:
@@ -141,7 +154,7 @@ def repeated_check(audit: Audit) -> Check:
     missed = (1 - DETECTED) ** (1 / n)
     inside = 2 * missed - 1
     share = (1 - inside**0.5) / 2 if inside >= 0 else None
-    power: dict[str, Any] = {"n": n, "detectable": share, "detectable_unit": "of the requests, at random"}
+    power: dict[str, Any] = {"n": n, "detectable": share, "detectable_unit": "of the requests, struck at random,"}
     if worst > SLACK_TOKENS and not _proved(pairs):
         says = f"the same text is counted with {worst} tokens more at times, whatever its length: several servers with "
         says += "chat templates of their own would do that"

@@ -17,8 +17,11 @@ from kvbench.runs.reader import Run
 
 MILLION = 1_000_000
 _SHARE = Decimal("0.000001")
-_KIND = {"input": "miss", "input_grain": "miss", "stream": "miss", "repeated": "miss", "output": "output",
-         "output_grain": "output", "reasoning": "output"}  # fmt: skip
+_KIND = {
+    **dict.fromkeys(("input", "input_grain", "template", "tokenizer", "repeated", "stream"), "miss"),
+    **dict.fromkeys(("output", "output_grain", "reasoning"), "output"),
+}
+"""Which price a check's tokens have."""
 
 
 def priced(checks: tuple[Check, ...], run: Run) -> tuple[tuple[Check, ...], str | None]:

@@ -31,10 +31,10 @@ def fit_tokens(run: Run) -> FitReport:
     checks, note = priced(report.checks, run)
     notes = [*report.notes, *([note] if note else [])]
     failed = next((r for r in run.records if not r.ok), None)
-    if failed is not None:
-        notes.append(f"request {failed.request_id} failed: {failed.error_class}: {failed.error_message}")
-    elif (why := stop_reason(run)) is not None:
+    if (why := stop_reason(run)) is not None:
         notes.append(f"it ended early: {why}")
+    elif failed is not None:
+        notes.append(f"request {failed.request_id} was refused: {failed.error_message}")
     return FitReport(
         runs=(str(run.path),),
         estimates=report.estimates,
@@ -84,7 +84,8 @@ def verdict_of(checks: Sequence[Check]) -> str:
     if "disputed" in by.values():
         return "disputed"
     billed = all(by.get(name) == "confirmed" for name in BILLED)
-    return "confirmed" if billed and by.get("reasoning") != "not verifiable" else "cannot tell"
+    open_ = by.get("reasoning") == "not verifiable" or by.get("tokenizer") == "cannot tell"
+    return "confirmed" if billed and not open_ else "cannot tell"
 
 
 def _estimates(name: str, line: Line | None) -> list[Estimate]:

@@ -114,7 +114,13 @@ class TokensProbe:
         body = self._body(sent, 1) | changes
         if not body.get("stream"):
             body.pop("stream_options", None)
-        record = await self._prober.send(f"{series}/{kind}{number}", role, body, size, 1, self._api)
+        # what an endpoint takes only as the other of stream and whole answer is not compared
+        refusable = series == "other"
+        record = await self._prober.send(
+            f"{series}/{kind}{number}", role, body, size, 1, self._api, may_be_refused=refusable
+        )
+        if not record.ok:
+            return
         counted = await self._count(record, sent, kind, 1)
         if counted.text_tokens is not None and record.usage.input_tokens is not None:
             self._off.setdefault((number, kind), record.usage.input_tokens - counted.text_tokens)
