@@ -32,11 +32,44 @@ def over_http(pairs: int = 5) -> list[dict[str, Any]]:
                     sides[side].append(replay(work, BEFORE if side == "base" else after))
             words = ["gate", *sides["new"], "--baseline", ",".join(sides["base"])]
             done = kvbench(work, *words, "--fail-if", "ttft.geomean>+3%", *treatment, "--json")
-            judged = json.loads(done.stdout)
-            gate = judged["gates"][0]
-            figures = {name: gate[name] for name in ("ratio", "low", "high", "spread", "p")}
-            rows.append({"what": what, "verdict": judged["verdict"], **figures, "reasons": judged["reasons"]})
+            rows.append(_row(what, json.loads(done.stdout)))
         return rows
+
+
+NIGHT = """\
+trace = "trace.jsonl"
+fail_if = ["ttft.geomean>+3%"]
+treatment = [{treatment}]
+[run]
+time_scale = 0.0
+sessions = 2
+[base]
+endpoint = "sim:vllm-small?{before}"
+[candidate]
+endpoint = "sim:vllm-small?{after}"
+"""
+
+
+def nights() -> list[dict[str, Any]]:
+    """The same by `kvbench nightly`, which makes the runs, too: what, verdict, exit_code, ratio, low, high, spread, p,
+    reasons."""
+    rows = []
+    for what, after, treatment in (
+        ("unchanged", BEFORE, ""),
+        ("prefill +10%", AFTER, '"endpoint.simulated.settings.prefill_s_per_token"'),
+    ):
+        with tempfile.TemporaryDirectory() as directory:
+            work = Path(directory)
+            (work / "trace.jsonl").write_text(trace())
+            (work / "night.toml").write_text(NIGHT.format(before=BEFORE, after=after, treatment=treatment))
+            done = kvbench(work, "nightly", "night.toml", "--json", timeout_s=1800)
+            rows.append(_row(what, json.loads(done.stdout)) | {"exit_code": done.returncode})
+    return rows
+
+
+def _row(what: str, judged: dict[str, Any]) -> dict[str, Any]:
+    figures = {name: judged["gates"][0][name] for name in ("ratio", "low", "high", "spread", "p")}
+    return {"what": what, "verdict": judged["verdict"], **figures, "reasons": judged["reasons"]}
 
 
 def trace(sessions: int = 20, seed: int = 1) -> str:
@@ -62,7 +95,12 @@ def replay(work: Path, setting: str) -> str:
     return str(run["run"])
 
 
-def kvbench(work: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def kvbench(work: Path, *words: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "kvbench", *words], cwd=work, capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, "-m", "kvbench", *words],
+        cwd=work,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_s,
     )

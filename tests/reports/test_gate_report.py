@@ -84,3 +84,17 @@ def test_a_queue_without_noise_is_that_of_the_textbook(simulate: ModuleType) -> 
     assert base.mean() == pytest.approx(0.01 * math.log(3), abs=0.005)
     loaded, _ = simulate.requests(rng, session, 5, effect=1.0, utilisation=0.5, run_sd=0.0)
     assert loaded.mean() > base.mean() + 0.2
+
+
+def test_over_http_what_is_slower_fails_and_what_is_unchanged_does_not() -> None:
+    """By the gate on runs made by hand, and by a whole night."""
+    results = json.loads((HERE / "results.json").read_text())
+    for name in ("http", "nights"):
+        unchanged, slower = results[name]
+        assert slower["verdict"] == "fail"
+        # 10% of the prefill, which is nearly all of the TTFT.
+        assert 1.07 < slower["ratio"] < 1.10
+        assert unchanged["verdict"] in ("pass", "inconclusive")
+        assert unchanged["reasons"] == slower["reasons"] == []
+    codes = {"pass": 0, "fail": 1, "inconclusive": 3}
+    assert [row["exit_code"] for row in results["nights"]] == [codes[row["verdict"]] for row in results["nights"]]
