@@ -9,7 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tests.cli.conftest import Kvbench
@@ -56,6 +56,7 @@ class Odd(http.server.BaseHTTPRequestHandler):
     """An OpenAI-like server that does one thing wrong: `fault`."""
 
     fault = ""
+    seen: ClassVar[set[str]] = set()
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
@@ -68,13 +69,16 @@ class Odd(http.server.BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if "chat/completions" not in self.path:
             self._answer(404, "{}")
-        elif self.fault == "4xx":
+        elif self.fault == "4xx" or (self.fault == "no logprobs" and "logprobs" in body):
             self._answer(400, json.dumps({"error": {"message": "no", "type": "BadRequestError", "code": 400}}))
         else:
             usage: dict[str, Any] = {"prompt_tokens": len(body["messages"][0]["content"].split()) + 4}
             usage |= {"completion_tokens": 1, "total_tokens": usage["prompt_tokens"] + 1}
             if self.fault != "not reported":
-                cached = 0 if self.fault == "caching off" else usage["prompt_tokens"] - 1
+                prompt = body["messages"][0]["content"]
+                is_cold = self.fault == "caching off" or (self.fault == "no logprobs" and prompt not in self.seen)
+                self.seen.add(prompt)
+                cached = 0 if is_cold else usage["prompt_tokens"] - 1
                 usage["prompt_tokens_details"] = {"cached_tokens": cached}
             text = "" if self.fault == "empty" else "a"
             chunks = [

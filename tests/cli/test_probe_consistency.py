@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import Kvbench
+from tests.cli.test_probe_capacity import odd
 
 QUICK = "frontend_s=0&prefill_base_s=0.0005&prefill_s_per_token=1e-7&attention_s_per_token2=0&decode_base_s=0.0005"
 PROMPTS, OUTPUT = 4, 12
@@ -63,3 +64,15 @@ def test_only_tokens_before_the_first_other_one_are_compared(kvbench: Kvbench) -
     assert PROMPTS * OUTPUT // 2 <= compared < PROMPTS * OUTPUT  # another word may begin with the same token
     assert figures(report, "computed") == (0, 0, 0, PROMPTS * OUTPUT)
     assert "answers from the cache differ more often than answers differ by themselves" in report["notes"]
+
+
+def test_an_endpoint_that_refuses_log_probabilities_is_compared_by_its_texts(kvbench: Kvbench) -> None:
+    with odd("no logprobs") as url:
+        more = ("--prompts", PROMPTS, "--output-tokens", OUTPUT)
+        done = kvbench("probe", "consistency", "--endpoint", url, "--yes", "--json", *more)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert [(e["name"], e["value"], e["n"]) for e in report["estimates"]] == [("cached_answers_differ", 0, PROMPTS)]
+    (refusal,) = report["refusals"]
+    assert refusal["name"] == "cached_logprob_off_largest"
+    assert refusal["reason"].startswith("not reported")

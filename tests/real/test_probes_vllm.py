@@ -42,9 +42,10 @@ def test_answers_from_the_cache_come_with_log_probabilities(vllm: VllmServer, kv
 
 
 def test_a_miss_costs_more_than_a_hit_or_the_client_is_too_slow(vllm: VllmServer, kvbench: Callable[..., Any]) -> None:
-    report = probe(kvbench, vllm, "latency", "--cells", 12, "--repeats", 2, "--max-input-tokens", 4_096)
+    report = probe(kvbench, vllm, "latency", "--cells", 20, "--repeats", 3, "--max-input-tokens", 4_096)
     if not report["estimates"]:
-        assert "own error" in report["refusals"][0]["reason"] or report["misfit"]["share"] > report["misfit"]["limit"]
+        known = ("own error is too large", "requests are off by", "too few or too uneven")
+        assert any(word in report["refusals"][0]["reason"] for word in known)
         return
     uncached, attention = report["prefill_s_per_token"], report["attention_s_per_token2"]
     assert uncached["high"] > 0
