@@ -5,7 +5,8 @@
     trace.jsonl          the lines of the trace that were replayed, as they stood in it
     records.jsonl        a Record a line, one an attempt, in the order in which they ended; append-only
     expectations.jsonl   {request_id, attempt, expectation}: worked out after the last turn, joined into the records
-    events.jsonl         {kind, at_ns, ...}: lag samples, scrapes of the server's metrics, interruptions
+    events.jsonl         {kind, at_ns, ...}: lag samples, scrapes of the server's metrics (gauges: those of
+                         its cache alone), interruptions
     lock                 held, and there, only while a run is being written
     derived/             whatever can be rebuilt from the rest
 

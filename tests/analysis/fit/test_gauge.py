@@ -27,7 +27,7 @@ def refused(report: FitReport) -> str:
 
 def test_capacity_and_both_kinds_of_bytes_are_covered() -> None:
     """16,000 tokens, 512 B each, and 3 blocks of 16,384 B a request, less half a token by which half a block of
-    rounding is too much: intervals of 90% hold them in at least 34 of 40 made runs (binomial: 96% of the time)."""
+    rounding is too much: intervals of 90% hold them in at least 34 of 40 made runs (of 200 made runs, 91%)."""
     inside = {"capacity_tokens_of_gauge": 0, "bytes_per_token_of_gauge": 0, "bytes_per_session_of_gauge": 0}
     truth = {
         "capacity_tokens_of_gauge": BLOCKS * BLOCK,
