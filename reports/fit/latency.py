@@ -1,6 +1,7 @@
 """How near the latency probe's terms come at 5% noise, over HTTP: a part of reports/fit.
 
-measure(seeds) runs the probe once a seed; table(results) is its section. latency.py [--seeds N] prints it.
+measure(seeds) runs the probe once a seed; table(results) is its section. latency.py [--seeds N] (default 50)
+writes latency.json and latency.md.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+HERE = Path(__file__).parent
 TRUTH = {"prefill_s_per_token": 32e-6, "attention_s_per_token2": 10e-9}
 BASE_S = 0.012
 NOISE = 0.05
@@ -40,9 +42,10 @@ def measure(seeds: int | Sequence[int]) -> list[dict[str, Any]]:
 def table(results: Sequence[dict[str, Any]]) -> list[str]:
     """Lines of Markdown."""
     given = [case for case in results if case["refused"] is None]
+    typical = statistics.median(c["requests"] for c in given) if given else 0
     lines = [
-        f"`kvbench probe latency` ({max((c['requests'] for c in given), default=0)} measured requests: 60 cells, 5",
-        f"times each, up to {LONGEST:,} tokens) of an endpoint that takes 12 ms + 32 us an uncached token + 10 ns a",
+        f"`kvbench probe latency` (60 cells, 5 times each, up to {LONGEST:,} tokens; a fit rests on {typical:,.0f}",
+        "requests in the median) of an endpoint that takes 12 ms + 32 us an uncached token + 10 ns a",
         "pair of tokens, each time multiplied by a log-normal factor of 5%. Error and width are shares of the truth;",
         "of the 90% intervals the share that holds the truth is given.",
         "",
@@ -98,15 +101,17 @@ def _case(seed: int) -> dict[str, Any]:
     }
 
 
+def page(results: Sequence[dict[str, Any]]) -> str:
+    head = ["# How near the latency probe's terms come", "", "Made by `python reports/fit/latency.py`, over HTTP.", ""]
+    return "\n".join([*head, *table(results)]) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=50)
-    parser.add_argument("--out", type=Path, help="also keep the cases here, as JSON")
-    arguments = parser.parse_args()
-    results = measure(arguments.seeds)
-    if arguments.out:
-        arguments.out.write_text(json.dumps(results, indent=1) + "\n")
-    print("\n".join(table(results)))
+    results = measure(parser.parse_args().seeds)
+    (HERE / "latency.json").write_text(json.dumps(results, indent=1) + "\n")
+    (HERE / "latency.md").write_text(page(results))
 
 
 if __name__ == "__main__":

@@ -17,11 +17,11 @@ def predict_lines(found: Predicted) -> list[str]:
     if found.capacity_tokens is not None:
         lines.append(_line("capacity", f"{found.capacity_tokens:,.0f} tokens"))
     if found.figures:
-        lines += ["", f"{'':<{_LABEL}}{'predicted':>12}{'interval':>22}{'observed':>12}{'off':>14}"]
+        lines += ["", f"{'':<{_LABEL}}{'predicted':>12}{'interval':>26}{'observed':>12}{'off':>14}"]
     for figure in found.figures:
         seen = _told(figure, figure.observed)
         name = _NAMES[figure.name]
-        lines.append(f"{name:<{_LABEL}}{_value(figure):>12}{_interval(figure):>22}{seen:>12}{_off(figure):>14}")
+        lines.append(f"{name:<{_LABEL}}{_value(figure):>12}{_interval(figure):>26}{seen:>12}{_off(figure):>14}")
     for refusal in found.refusals:
         label = _NAMES.get(refusal.name, refusal.name)
         lines += [_line(label, f"refused: {safe(refusal.reason)}"), _line("", f"next: {safe(refusal.experiment)}")]

@@ -23,6 +23,7 @@ class Sent(NamedTuple):
     tpot_s: float = 0.0
     output_tokens: int = 1
     bound_s: float | None = None
+    role: str = "read"
 
 
 def run_of(
@@ -58,7 +59,7 @@ def run_of(
             first_token_bound_ns=None if one.bound_s is None else round(one.bound_s * 1e9),
         )
         usage = Usage(input_tokens=one.uncached + one.cached, cached_tokens=one.cached, output_tokens=one.output_tokens)
-        name = f"{one.group}/{i}.read" if probe else f"r{i}"
+        name = f"{one.group}/{i}.{one.role}" if probe else f"r{i}"
         records.append(
             Record(request_id=name, session_id=one.group, root_id=one.group, turn=turn, clock=clock, usage=usage)
         )

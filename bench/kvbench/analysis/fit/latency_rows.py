@@ -95,7 +95,18 @@ def alone_of(records: Iterable[Record]) -> set[str]:
 
 
 def _of_probe(run: Run, restored: dict[str, float]) -> Timed:
-    found = [s for s in steps(run) if s.role == "read" and s.ttft_s is not None and s.cached_tokens is not None]
+    """Its reads, and what was sent before each so that it is there: the first of them are misses, and the others hits
+    where the server counts nothing from below HBM."""
+    every = steps(run)
+    designed_rows = any(s.series.startswith("tier") for s in every)
+    in_hbm = not designed_rows and _some_below(run) is False
+    found = [
+        s
+        for s in every
+        if s.ttft_s is not None
+        and s.cached_tokens is not None
+        and (s.role == "read" or (s.role == "again" and not designed_rows and (in_hbm or not s.cached_tokens)))
+    ]
     below, tier = [], []
     for s in found:
         designed = int(s.series[4 : s.series.index("cell")]) if s.series.startswith("tier") else 0
@@ -110,7 +121,6 @@ def _of_probe(run: Run, restored: dict[str, float]) -> Timed:
         below,
         tier,
     )
-    designed_rows = any(s.series.startswith("tier") for s in found)
     return Timed(
         rows,
         tuple(s.record for s in found),

@@ -184,8 +184,11 @@ def choose(
 def intervals(fitted: Fitted, rows: Rows, *, draws: int = 100, seed: int = 0) -> tuple[Floats, Floats, list[Fitted]]:
     """(low, high) of each term and the floor, 90%, shape (terms + 1,), and the draws they come from.
 
-    By drawing groups again; what they spread is widened by the parameters that the fit itself takes up.
+    By drawing groups again; what they spread is widened by the parameters that the fit itself takes up, and as
+    Student's t is wider than the normal distribution where groups are few.
     """
+    from scipy.stats import norm, t
+
     rng = np.random.default_rng(seed)
     names = np.unique(rows.group)
     of = [np.flatnonzero(rows.group == name) for name in names]
@@ -197,6 +200,7 @@ def intervals(fitted: Fitted, rows: Rows, *, draws: int = 100, seed: int = 0) ->
     value = np.array([*fitted.terms, fitted.floor_s])
     spare = max(1, len(rows) - len(value))
     wider = np.sqrt(len(rows) / spare) * np.sqrt(len(of) / max(1, len(of) - 1))
+    wider *= t.ppf(0.95, max(2, len(of) - 1)) / norm.ppf(0.95)
     low = value - (value - np.quantile(table, 0.05, axis=0)) * wider
     high = value + (np.quantile(table, 0.95, axis=0) - value) * wider
     return np.maximum(0.0, np.minimum(low, value)), np.maximum(high, value), drawn

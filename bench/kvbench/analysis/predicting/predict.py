@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvbench.analysis.fit.decode import BASE, SLOPE, fit_decode
+from kvbench.analysis.fit.gauge import fit_gauge
 from kvbench.analysis.fit.given import NOTHING_GIVEN, Given
 from kvbench.analysis.fit.ramp import fit_capacity
 from kvbench.analysis.fit.trace import fit_trace
@@ -38,6 +39,7 @@ class Model:
     base_s: float
     slope_s: float
     refusals: tuple[Refusal, ...]
+    notes: tuple[str, ...] = ()
 
     def takes(self, target: Target) -> Takes:
         """Seconds of each turn: its TTFT and its other tokens; where TTFT is refused, as recorded."""
@@ -55,6 +57,7 @@ def model_of(
     """capacity_tokens: known, or of another pool; else as the run, a replay or a capacity probe, tells. latency_run:
     whose TTFT terms hold; else the run's own."""
     refusals: list[Refusal] = []
+    notes: tuple[str, ...] = ()
     capacity: tuple[float, float | None, float | None] | None = None
     if capacity_tokens is not None:
         capacity = (capacity_tokens, capacity_tokens, capacity_tokens)
@@ -69,20 +72,24 @@ def model_of(
             ]
         else:
             capacity = (found.low or 0.0, found.value, found.high)
+            gauge = fit_gauge(run, None).named("capacity_tokens_of_gauge") if found.value is None else None
+            if gauge is not None and gauge.value is not None and gauge.value >= capacity[0]:
+                capacity = (max(capacity[0], gauge.low or 0.0), gauge.value, gauge.high or gauge.value)
+                notes = ("the run lost nothing: the capacity is that of the server's own gauge",)
     timed = latency_run or run
     latency = latency_of(timed, given)
     if isinstance(latency, FitReport):
         refusals += [Refusal(name="ttft_p50_s", reason=r.reason, experiment=r.experiment) for r in latency.refusals]
     base, slope = _decode(run, given)
     known = None if isinstance(latency, FitReport) else latency
-    return Model(capacity, known, base, slope, tuple(refusals))
+    return Model(capacity, known, base, slope, tuple(refusals), notes)
 
 
 def predict(
     fitted_on: str, model: Model, target: Target, load: Load, how: str, *, observed: bool, cliff: bool = True
 ) -> Predicted:
     """observed: the target is a run at this load, to be held against."""
-    refusals, notes = list(model.refusals), list(target.notes)
+    refusals, notes = list(model.refusals), [*target.notes, *model.notes]
     figures: list[Figure] = []
     takes = model.takes(target)
     value = low = high = None
