@@ -28,3 +28,10 @@ def test_a_run_that_is_not_there(kvbench: Kvbench) -> None:
     done = kvbench("compare", "a", "b")
     assert (done.returncode, done.stdout) == (2, "")
     assert "no run of this id" in done.stderr
+
+
+def test_a_result_file_has_no_turns_to_compare(kvbench: Kvbench, tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text('{"completed": 1}')
+    done = kvbench("compare", "result.json", "result.json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "kvbench gate judges result files of other tools" in done.stderr
