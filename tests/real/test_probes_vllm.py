@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,13 +43,17 @@ def test_answers_from_the_cache_come_with_log_probabilities(vllm: VllmServer, kv
         assert report[f"{group}_logprob_off_median"]["value"] <= report[f"{group}_logprob_off_largest"]["value"] < 0.1
 
 
-def test_a_miss_costs_more_than_a_hit_or_the_client_is_too_slow(vllm: VllmServer, kvbench: Callable[..., Any]) -> None:
+def test_long_misses_take_longer_than_short_ones(vllm: VllmServer, kvbench: Callable[..., Any], tmp_path: Path) -> None:
+    """What is fitted to them may be refused on a busy machine, with its reason; the times are there."""
     report = probe(kvbench, vllm, "latency", "--cells", 20, "--repeats", 3, "--max-input-tokens", 4_096)
-    if not report["estimates"]:
-        known = ("own error is too large", "requests are off by", "too few or too uneven")
-        assert any(word in report["refusals"][0]["reason"] for word in known)
-        return
-    uncached, attention = report["prefill_s_per_token"], report["attention_s_per_token2"]
-    assert uncached["high"] > 0
-    # 4,000 uncached tokens, by the two terms that they are in: milliseconds, not microseconds or seconds
-    assert 0.005 < 4000 * uncached["value"] + 8e6 * attention["value"] < 2
+    assert all(e["low"] <= e["value"] <= e["high"] for e in report["estimates"] if e["value"] is not None)
+    assert report["estimates"] or report["refusals"]
+    records = [json.loads(line) for line in (tmp_path / report["runs"][0] / "records.jsonl").read_text().splitlines()]
+    took: dict[bool, list[int]] = {True: [], False: []}
+    for record in records:
+        usage, clock = record["usage"], record["clock"]
+        uncached = usage["input_tokens"] - usage["cached_tokens"]
+        if record["request_id"].endswith(".read") and (uncached > 1_500 or uncached < 500):
+            took[uncached > 1_500].append(clock["first_token"] - clock["sent"])
+    assert min(len(took[True]), len(took[False])) >= 5
+    assert statistics.median(took[True]) > 2 * statistics.median(took[False])
