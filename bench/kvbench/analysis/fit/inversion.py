@@ -36,6 +36,8 @@ TOLD_APART = 1.1
 requests at a time and up to 5% of other traffic (not those of reports/fit)."""
 HOPELESS = 0.02
 """Of all that was observed: errors by which a coarse search has to be worse to end there."""
+MOST_TREES = 1_000
+"""Of more session trees several are taken together, which is as good a measure of how errors scatter."""
 CELLS = 4_000_000
 ROUNDING = 1e-9
 TIE = 0.5
@@ -108,9 +110,10 @@ class _Search:
     def __init__(self, what: Served, order: Order) -> None:
         self._what, self._order = what, order
         known = np.flatnonzero(what.known)
-        self._known = known[np.argsort(what.root[known], kind="stable")]
+        trees = what.root % MOST_TREES
+        self._known = known[np.argsort(trees[known], kind="stable")]
         self._observed = what.observed[self._known]
-        self._trees = np.flatnonzero(np.diff(what.root[self._known], prepend=-1))
+        self._trees = np.flatnonzero(np.diff(trees[self._known], prepend=-1))
 
     def alone(self) -> _Searched:
         prediction = Prediction(self._what, self._order)
