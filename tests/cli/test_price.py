@@ -57,6 +57,10 @@ source = "made up"
 """
 
 
+GOOD = '"time": 1794790798, "model": "deepseek-flash", "usage": {"prompt_tokens": 1, "completion_tokens": 1}'
+"""2026-11-16T00:59:58Z"""
+
+
 def own_book(tmp_path: Path, hit_rule: str, *changes: tuple[str, str]) -> None:
     text = BOOK.replace("HIT_RULE", hit_rule)
     for old, new in changes:
@@ -235,6 +239,8 @@ def test_what_has_no_price_is_named_and_the_sum_is_no_sum(tmp_path: Path) -> Non
         ('{"time": 1794790800, "model": "gpt-9", "usage": {"prompt_tokens": 1, "completion_tokens": 1}}\n', "gpt-9"),
         ('{"time": 1794790800, "model": "deepseek-flash", "usage": null}\n', "not one request has a price"),
         ('{"kvbench_trace": 1}\n', "a native trace"),
+        (f'{{"batch": "true", {GOOD}}}\n', "batch: true or false"),
+        (f'{{"end": "2026-11-16T00:59:57Z", {GOOD}}}\n', "end: 2026-11-16T00:59:57+00:00 is before"),
     ],
 )
 def test_nothing_to_price_is_an_error_and_never_0(kvbench: Kvbench, tmp_path: Path, text: str, says: str) -> None:

@@ -115,7 +115,7 @@ def _detectable(report: dict[str, Any], currency: str) -> Iterator[str]:
         missing = "; ".join(
             f"{name}: {each['why']}" for name, each in found["by_fault"].items() if each["amount"] is None
         )
-        yield f"{'detectable':<{WIDTH}}no bound ({missing})"
+        yield f"{'detectable':<{WIDTH}}no bound{f' ({missing})' if missing else ''}"
     else:
         share = found.get("share")
         of = f" ({share:.1%} of the bill)" if share is not None else ""

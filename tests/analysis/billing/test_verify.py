@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kvbench.analysis.billing.verify import Terms, verify
 from kvbench.errors import InputError, UsageError
@@ -438,3 +439,96 @@ def test_an_honest_bill_is_never_disputed_whichever_moment_decides(
     assert report["verdict"] != "disputed", report["findings"]
     if decides in ("start", "end"):
         assert (report["verdict"], report["findings"]) == ("confirmed", [])
+
+
+# --------------------------------------------------------------------------------------- windows of another clock
+
+
+def busy(hours: int) -> list[Billable]:
+    """A request in each hour from the 14th on, at 40 or 10 minutes past it, of lengths that differ; none on an edge."""
+    return [
+        request(f"b{hour}", "00:20", 0, 0, 0, start=start, end=start + timedelta(seconds=30), usage=usage)
+        for hour in range(hours)
+        for start in [DAY + timedelta(hours=hour - 24, minutes=10 if hour % 2 else 40)]
+        for usage in [Usage(input_tokens=3_137 * hour + 1_001, cached_tokens=3_008 * hour, output_tokens=17 * hour + 5)]
+    ]
+
+
+def billed_at(
+    ours: list[Billable], ahead: timedelta, length: timedelta, *, miss_factor: Decimal = Decimal(1)
+) -> Invoice:
+    """What an honest biller asks for them, in windows whose times are `ahead` of UTC."""
+    sums: dict[tuple[datetime, Decimal, str], int] = {}
+    for each in ours:
+        assert each.start is not None
+        hour = each.start.hour
+        factor = Decimal(2 if each.start.weekday() < 5 and (1 <= hour < 4 or 6 <= hour < 10) else 1)
+        local = each.start + ahead
+        start = local - (local - datetime(2026, 1, 1, tzinfo=UTC)) % length
+        usage = each.usage
+        hit, miss, output = usage.cached_tokens or 0, (usage.input_tokens or 0), usage.output_tokens or 0
+        for kind, price, tokens in (
+            ("hit", "0.000000003", hit),
+            ("miss", "0.00000015", int((miss - hit) * miss_factor)),
+            ("output", "0.0000006", output),
+        ):
+            name = start, Decimal(price) * factor, kind
+            sums[name] = sums.get(name, 0) + tokens
+    lines = tuple(
+        InvoiceLine(
+            start=start, end=start + length, model="deepseek-flash", kind=kind, tokens=tokens, price=price, place="x:1"
+        )
+        for (start, price, kind), tokens in sums.items()
+    )
+    return Invoice(path="x", format="x", shape="x", by="windows", kinds=("hit", "miss", "output"), lines=lines)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "length"),
+    [(ahead, timedelta(hours=1)) for ahead in (8, -5, 1, 5.5)] + [(ahead, timedelta(days=1)) for ahead in (8, -5, 1)],
+)
+@pytest.mark.parametrize("dedicated", [True, False])
+def test_an_honest_bill_by_another_clock_is_no_fault(length: timedelta, ahead: float, dedicated: bool) -> None:
+    ours = busy(70)
+    there = billed_at(ours, timedelta(hours=ahead), length)
+    report = check(there, ours, Terms(dedicated=dedicated))
+    assert (report["verdict"], report["findings"]) == ("cannot tell", [])
+    assert f"with {abs(ahead):g} h {'taken off' if ahead > 0 else 'added'}" in report["verdict_reasons"][0]
+    assert report["detectable"]["amount"] is None
+    assert check(billed_at(ours, timedelta(0), length), ours)["verdict"] == "confirmed"
+
+
+def test_a_bill_by_another_clock_is_told_where_it_has_a_fault_too() -> None:
+    """Its fault cannot be told from the hours; its times are to be mended first."""
+    report = check(billed_at(busy(70), timedelta(hours=8), timedelta(hours=1), miss_factor=Decimal("1.05")), busy(70))
+    assert report["verdict"] == "cannot tell"
+    assert "with 8 h taken off" in report["verdict_reasons"][0]
+
+
+def test_a_fault_of_a_whole_bill_is_no_other_clock() -> None:
+    """Traffic that repeats itself agrees at any shift as well as at none."""
+    ours = [replace(each, usage=Usage(input_tokens=5_000, cached_tokens=4_096, output_tokens=90)) for each in busy(70)]
+    there = billed_at(ours, timedelta(0), timedelta(hours=1), miss_factor=Decimal("1.05"))
+    assert kinds(check(there, ours)).keys() == {"input_inflated"}
+    there = billed_at(busy(70), timedelta(0), timedelta(hours=1), miss_factor=Decimal("1.05"))
+    assert kinds(check(there, busy(70))).keys() == {"input_inflated"}
+
+
+def test_tokens_that_only_stand_in_later_windows_are_no_excess(tmp_path: Path) -> None:
+    """Half of hour 12 is billed in hour 14: the bill asks for what was used, to the token."""
+    late = {
+        **HONEST,
+        (12, "hit"): ("0.000000003", 100_000),
+        (12, "miss"): ("0.00000015", 5_000),
+        (12, "output"): ("0.0000006", 1_000),
+        (12, "requests"): ("", 1),
+        (14, "hit"): ("0.000000003", 50_000),
+        (14, "miss"): ("0.00000015", 2_000),
+        (14, "output"): ("0.0000006", 500),
+        (14, "requests"): ("", 1),
+    }
+    report = check(export(tmp_path, late))
+    assert (report["verdict"], report["findings"]) == ("cannot tell", [])
+    assert "in other windows" in report["verdict_reasons"][0]
+    more = check(export(tmp_path, {**late, (14, "output"): ("0.0000006", 501)}))
+    assert more["verdict"] == "disputed"

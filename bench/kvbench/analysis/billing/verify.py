@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from kvbench.analysis.billing import by_id, by_window
 from kvbench.analysis.billing.cells import Cell, Sides
+from kvbench.analysis.billing.displaced import displaced, only_moved
 from kvbench.analysis.billing.faults import Fault
 from kvbench.analysis.billing.findings import SAYS, SHOWN, BillFinding, Found, find
 from kvbench.analysis.billing.power import detectable
@@ -76,12 +77,17 @@ def verify(
     found = Found(findings=findings, unattributed=found.unattributed, slack=found.slack)
     inference = served(requests)
     verdict, reasons = _verdict(sides, found, requests, terms)
+    power = detectable(sides, found, currency, spreads(prices, requests))
+    elsewhere = _elsewhere(sides, found, requests) if findings and sides.how == "by window" else None
+    if elsewhere is not None:
+        verdict, reasons, findings = "cannot tell", [elsewhere], []
+        power |= {"amount": None, "tokens": None, "by_fault": {}, "to_see_less": "an invoice whose times are ours"}
     return report | {
         "doubts": report["findings"],
         "findings": [finding.dict() for finding in findings],
         "verdict": verdict,
         "verdict_reasons": reasons,
-        "detectable": detectable(sides, found, currency, spreads(prices, requests)),
+        "detectable": power,
         "bill": _bill(sides, found, requests, key, dedicated=terms.dedicated),
         "served": inference,
     }
@@ -105,6 +111,20 @@ def _of_key(invoice: Invoice, key: str | None) -> Invoice:
         if len(keys) == 1
         else tuple(charge for charge in invoice.charges if charge.key == key),
     )
+
+
+def _elsewhere(sides: Sides, found: Found, requests: Sequence[Asked]) -> str | None:
+    """Why what differs is in which windows tokens stand, and no fault of any."""
+    moved = displaced(sides, requests)
+    if moved is not None:
+        return str(moved)
+    by_quantity = any(not cell.tier or any(map(cell.excess, cell.token_kinds)) for cell in sides.cells) or sides.foreign
+    if by_quantity and only_moved(sides, requests, found.slack):
+        return (
+            "it has our tokens of each kind to the last one, and asks no more than they cost, but in other windows "
+            "than they were used in: is it by UTC, and by when requests were made?"
+        )
+    return None
 
 
 def _cost_off(invoice: Invoice) -> list[BillFinding]:

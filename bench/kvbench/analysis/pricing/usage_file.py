@@ -93,6 +93,10 @@ def _line(obj: dict[str, Any], place: str, model: str | None) -> tuple[str | Non
     start, end = _moment(obj, "time"), _moment(obj, "end")
     if start is None and end is None:
         raise LineError("no time in it; a line is {time, model, usage}", field="time")
+    if start is not None and end is not None and end < start:
+        raise LineError(f"{end.isoformat()} is before the request's time", field="end")
+    if not isinstance(obj.get("batch"), bool | None):
+        raise LineError("true or false, and nothing else", field="batch")
     named = model or obj.get("model")
     if not isinstance(named, str) or not named:
         raise LineError("no model in it; a line is {time, model, usage}", field="model")
