@@ -13,7 +13,8 @@ from kvbench.endpoints.profile import EndpointProfile, ExpectedHitsRule
 from kvbench.prices.pricing import PriceList
 from kvbench.replay.probes.capacity import CapacityDesign, CapacityProbe
 from kvbench.replay.probes.granularity import GranularityProbe
-from kvbench.replay.probes.probe import Budget, Experiment, ProbePlan, run_probe
+from kvbench.replay.probes.probe import Experiment, run_probe
+from kvbench.replay.probes.prober import Budget, ProbePlan
 from kvbench.replay.probes.ttl import TtlDesign, TtlProbe
 from kvbench.replay.run import Plan, replay
 from kvbench.replay.settings import RunSettings

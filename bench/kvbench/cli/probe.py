@@ -59,7 +59,8 @@ def _command(*, requests: int, hours: float = 1.0) -> Callable[[Callable[..., An
         ) -> None:
             from kvbench.analysis.fit.fit import fit_run
             from kvbench.cli.max_cost import price_list, spending_limit
-            from kvbench.replay.probes.probe import Budget, ProbePlan, run_probe
+            from kvbench.replay.probes.probe import run_probe
+            from kvbench.replay.probes.prober import Budget, ProbePlan
             from kvbench.runs.reader import load_run
 
             experiment, settings = design(**own)

@@ -11,7 +11,7 @@ from typing import Any
 
 from kvbench.model import Clock, Record, RunInfo, Usage
 from kvbench.replay.probes.capacity import CapacityDesign, CapacityProbe
-from kvbench.replay.probes.probe import Stopped
+from kvbench.replay.probes.prober import Stopped
 from kvbench.runs.reader import Run
 
 Serve = Callable[[str, int], int | None]

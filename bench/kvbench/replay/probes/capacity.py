@@ -26,7 +26,7 @@ import statistics
 import msgspec
 
 from kvbench.model import Record
-from kvbench.replay.probes.probe import Prober, Stopped
+from kvbench.replay.probes.prober import Prober, Stopped
 from kvbench.replay.probes.taking import Takes
 
 GRAIN_LENGTHS = (565, 985)

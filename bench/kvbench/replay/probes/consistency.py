@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kvbench.errors import UsageError
-from kvbench.replay.probes.probe import Prober
+from kvbench.replay.probes.prober import Prober
 from kvbench.replay.probes.taking import Takes
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvbench.replay.probes.probe import Prober
+from kvbench.replay.probes.prober import Prober
 from kvbench.replay.probes.taking import Takes
 
 BASE_TOKENS = 2_305

@@ -8,7 +8,7 @@ import random
 import msgspec
 
 from kvbench.errors import UsageError
-from kvbench.replay.probes.probe import Prober
+from kvbench.replay.probes.prober import Prober
 from kvbench.replay.probes.taking import Takes
 
 COLD_SHARE = 0.25

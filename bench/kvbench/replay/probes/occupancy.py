@@ -16,7 +16,7 @@ import msgspec
 
 from kvbench.errors import UsageError
 from kvbench.model import Record
-from kvbench.replay.probes.probe import Prober, Stopped
+from kvbench.replay.probes.prober import Prober, Stopped
 from kvbench.replay.probes.taking import Takes
 
 REQUESTS = (1, 2, 4)

@@ -15,7 +15,7 @@ import msgspec
 from kvbench.errors import UsageError
 from kvbench.model import Api, Counted, Record
 from kvbench.replay.probes.counter import TokenCounter
-from kvbench.replay.probes.probe import Prober
+from kvbench.replay.probes.prober import Prober
 from kvbench.replay.probes.taking import Takes
 from kvbench.replay.probes.texts import KINDS, TRIAL_PIECES, sentence, text
 

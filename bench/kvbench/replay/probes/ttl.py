@@ -12,7 +12,7 @@ import msgspec
 
 from kvbench.errors import UsageError
 from kvbench.model import Record
-from kvbench.replay.probes.probe import Prober
+from kvbench.replay.probes.prober import Prober
 from kvbench.replay.probes.taking import Takes
 
 FIRST_AGES = 12
