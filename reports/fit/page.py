@@ -119,7 +119,8 @@ def _figures(of: Sequence[tuple[str, list[Row]]]) -> list[str]:
     for name, rows in of:
         got = given(rows)
         errors = [abs(error(row)) for row in got]
-        cells = [_percent(statistics.median, errors), _percent(max, errors), f"{max(row['requests'] for row in got)}"]
+        requests = max((row["requests"] for row in got), default="")
+        cells = [_percent(statistics.median, errors), _percent(max, errors), requests]
         lines.append(_line(name, len(rows), len(rows) - len(got), *cells))
     return lines
 
@@ -133,7 +134,8 @@ def _coverage(of: Sequence[tuple[str, str, list[Row]]]) -> list[str]:
         got = given(rows)
         widths = [width(row) for row in got]
         held = sum(map(covered, got))
-        cells = [len(rows), len(got), held, f"{held / len(got) * 100:.0f}%", _percent(statistics.median, widths)]
+        share = f"{held / len(got) * 100:.0f}%" if got else ""
+        cells = [len(rows), len(got), held, share, _percent(statistics.median, widths)]
         lines.append(_line(kind, name, *cells, _percent(max, widths)))
     return lines
 
@@ -155,7 +157,7 @@ def _accused(rows: list[Row]) -> str:
 
 
 def _percent(of: Callable[[list[float]], float], values: list[float]) -> str:
-    return f"{of(values) * 100:.2f}%"
+    return f"{of(values) * 100:.2f}%" if values else ""
 
 
 def _line(*cells: object) -> str:

@@ -51,6 +51,13 @@ def test_the_page_is_made_of_the_results(load: dict[str, ModuleType], results: d
     assert load["run"].lines_of(results) == (REPORT / "results.json").read_text()
 
 
+def test_a_page_can_be_made_of_one_seed(load: dict[str, ModuleType]) -> None:
+    row = {"way": "probe", "kind": "one LRU cache", "seed": 0, "truth": 100, "refused": ["why"]}
+    page = load["page"].page({"cases": [row]})
+    assert "| capacity, by probe | 1 | 1 |  |  |  |" in page
+    assert "1 of 1 were refused" in page
+
+
 def test_one_lru_cache_is_measured_as_the_documentation_says(results: dict[str, list[Row]]) -> None:
     for way, most in (("probe", 0.02), ("replay", 0.01)):
         rows = of(results, way, "one LRU cache")
