@@ -30,9 +30,9 @@ def claims(
         raise UsageError("--format and --nested-t are for a trace", hint="kvbench claims --trace TRACE")
     report = claims_report(None if trace is None else _traffic(trace, format, nested_t))
     if json:
-        import msgspec
+        from kvbench.render.jsonout import json_text
 
-        typer.echo(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
+        typer.echo(json_text(report))
     else:
         typer.echo("\n".join(claim_lines(report)))
     if report["failed"]:

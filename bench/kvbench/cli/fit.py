@@ -106,9 +106,9 @@ def shown(report: FitReport, as_json: bool) -> int:
     """Print it; 3 where nothing could be estimated, or not what was asked for: what a bill implies, or a capacity where
     a run was there to tell it. An audit: 0 confirmed, 1 disputed, 3 cannot tell."""
     if as_json:
-        import msgspec
+        from kvbench.render.jsonout import json_text
 
-        typer.echo(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
+        typer.echo(json_text(report))
     else:
         from kvbench.render.fittext import fit_lines
 

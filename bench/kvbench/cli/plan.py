@@ -76,9 +76,9 @@ def plan(
     asked, source = load_plan(profile, options)
     report = Plan(asked, source).report(_observed(asked, source))
     if as_json:
-        import msgspec
+        from kvbench.render.jsonout import json_text
 
-        typer.echo(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
+        typer.echo(json_text(report))
     else:
         typer.echo("\n".join(plan_lines(report)))
 

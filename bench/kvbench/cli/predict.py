@@ -83,9 +83,9 @@ def predict(
         observed = ran and not changed and (capacity_tokens is None or target is not None)
         found = predicted(str(fitted.path), model, what, load, load.told, observed=observed)
     if json:
-        import msgspec
+        from kvbench.render.jsonout import json_text
 
-        typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        typer.echo(json_text(found))
     else:
         typer.echo("\n".join(predict_lines(found)))
     raise typer.Exit(EXIT_OK if found.figures else EXIT_INCONCLUSIVE)

@@ -106,9 +106,9 @@ def price(
             report = held_against(report, source, billables, price_list, at, run, billed, bill)
             raise typer.Exit(show(report, bill, json=json))
     if json:
-        import msgspec
+        from kvbench.render.jsonout import json_text
 
-        typer.echo(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
+        typer.echo(json_text(report))
     else:
         typer.echo("\n".join(price_lines(report)))
     if report["requests"]["unpriced"] or (estimate is None and report["total"]["amount"] is None):

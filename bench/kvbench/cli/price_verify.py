@@ -98,9 +98,9 @@ def show(report: dict[str, Any], options: BillOptions, *, json: bool) -> int:
     from kvbench.render.price_text import price_lines
 
     if json:
-        import msgspec
+        from kvbench.render.jsonout import json_text
 
-        typer.echo(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
+        typer.echo(json_text(report))
     else:
         typer.echo("\n".join([*price_lines({**report, "findings": report["doubts"]}), *bill_lines(report)]))
     if options.page is not None:

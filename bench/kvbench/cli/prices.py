@@ -34,6 +34,6 @@ def _print(value: dict[str, Any] | None, lines: list[str]) -> None:
     if value is None:
         typer.echo("\n".join(lines))
         return
-    import msgspec
+    from kvbench.render.jsonout import json_text
 
-    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    typer.echo(json_text(value))

@@ -149,11 +149,9 @@ def _show(run_dir: Path, as_json: bool) -> Summary:
 
     summary = summarise(load_run(run_dir))
     if as_json:
-        import msgspec
+        from kvbench.render.jsonout import json_text, summary_json
 
-        from kvbench.render.jsonout import summary_json
-
-        typer.echo(msgspec.json.format(msgspec.json.encode(summary_json(summary, run_dir)), indent=2))
+        typer.echo(json_text(summary_json(summary, run_dir)))
     else:
         from kvbench.render.terminal import print_summary
 

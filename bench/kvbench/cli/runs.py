@@ -17,9 +17,9 @@ def runs(
 
     rows = list_runs(directory)
     if json:
-        import msgspec
+        from kvbench.render.jsonout import json_text
 
-        typer.echo(msgspec.json.format(msgspec.json.encode(rows), indent=2))
+        typer.echo(json_text(rows))
         return
     from kvbench.render.runlist import run_table
 

@@ -50,9 +50,9 @@ app.command()(trace_convert.convert)
 
 
 def _print_json(value: dict[str, Any]) -> None:
-    import msgspec
+    from kvbench.render.jsonout import json_text
 
-    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    typer.echo(json_text(value))
 
 
 def _validation_json(found: Validation) -> dict[str, Any]:

@@ -45,8 +45,10 @@ def cliff(
     if as_json:
         import msgspec
 
+        from kvbench.render.jsonout import json_text
+
         body = {"trace": target.name, **msgspec.to_builtins(found), "notes": list(target.notes)}
-        typer.echo(msgspec.json.format(msgspec.json.encode(body), indent=2).decode())
+        typer.echo(json_text(body))
     else:
         typer.echo("\n".join(cliff_lines(found)))
         for note in target.notes:

@@ -75,10 +75,10 @@ def convert(
 
 
 def _print_json(trace: str, out: str, imported: ImportReport | None, report: ExportReport) -> None:
-    import msgspec
+    from kvbench.render.jsonout import json_text
 
     shown = {"trace": trace, "out": out, "import": imported, "export": report}
-    typer.echo(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode())
+    typer.echo(json_text(shown))
 
 
 def _print_report(imported: ImportReport | None, report: ExportReport, out: str) -> None:

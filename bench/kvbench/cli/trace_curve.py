@@ -143,11 +143,9 @@ def curve(
             write(plot_page(name, fine_curve(traffic, asked, measured), notes).encode())
         typer.echo(f"plot: {plot}", err=True)
     if as_json:
-        import msgspec
+        from kvbench.render.jsonout import json_text
 
-        typer.echo(
-            msgspec.json.format(msgspec.json.encode(curve_json(str(opened.path), measured, notes)), indent=2).decode()
-        )
+        typer.echo(json_text(curve_json(str(opened.path), measured, notes)))
     else:
         typer.echo("\n".join(curve_lines(name, measured, model)))
 

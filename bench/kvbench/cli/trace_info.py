@@ -33,6 +33,7 @@ def info(
     import msgspec
 
     from kvbench.errors import UsageError
+    from kvbench.render.jsonout import json_text
     from kvbench.render.trace_text import info_json, info_lines
     from kvbench.traces.bundled import resolve_trace
     from kvbench.traces.importing import open_workload
@@ -47,7 +48,7 @@ def info(
         imported = opened.imported
     if as_json:
         shown = {"trace": str(opened.path), **info_json(stats, per_token), "import": msgspec.to_builtins(imported)}
-        typer.echo(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode())
+        typer.echo(json_text(shown))
         return
     lines = info_lines(stats, per_token)
     if doubts:

@@ -127,9 +127,9 @@ def _like(
 
 
 def _print_json(value: Any, to_stderr: bool) -> None:
-    import msgspec
+    from kvbench.render.jsonout import json_text
 
-    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode(), err=to_stderr)
+    typer.echo(json_text(value), err=to_stderr)
 
 
 def _made_line(made: Made) -> str:

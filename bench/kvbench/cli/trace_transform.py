@@ -97,9 +97,9 @@ def _show(report: TransformReport, wanted: Transform, output: Path | None, as_js
     """To standard error where the trace itself is on standard output."""
     to_stderr = output is None
     if as_json:
-        import msgspec
+        from kvbench.render.jsonout import json_text
 
-        text = msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
+        text = json_text(report)
         typer.echo(text, err=to_stderr)
         return
     rows = [
