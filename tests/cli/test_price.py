@@ -258,6 +258,7 @@ def test_nothing_to_price_is_an_error_and_never_0(kvbench: Kvbench, tmp_path: Pa
         (("x", "--usage", "u.jsonl"), "one of RUN, --usage FILE and --estimate TRACE"),
         (("--usage", "u.jsonl", "--currency", "EUR"), "no list in it; there are CNY, USD"),
         (("--usage", "u.jsonl", "--date", "soon"), "--date soon: not a date"),
+        (("--estimate", "agent-trace.jsonl", "--model", "deepseek-flash", "--at", "end"), "--at is about requests"),
         (("--usage", "u.jsonl", "--date", "9999-12-31"), "--date 9999-12-31: not a date"),
         (("--usage", "u.jsonl", "--prices", "nope"), "no price book 'nope'"),
         (("nowhere",), "no run directory"),
@@ -302,6 +303,20 @@ def test_a_run_is_priced_attempt_by_attempt() -> None:
     done = price(FIXTURE)
     assert isinstance(done.exception, KvbenchError)
     assert "no price for the model tiny" in done.exception.message
+
+
+def test_what_was_aborted_in_flight_may_be_billed(tmp_path: Path) -> None:
+    shutil.copytree(FIXTURE, tmp_path / "run")
+    path = tmp_path / "run" / "records.jsonl"
+    last = json.loads(path.read_text().splitlines()[-1])
+    clock = last["clock"] | {"end": 5_500_000_000}
+    aborted = last | {"request_id": "q7", "error_class": "cancelled", "clock": clock}
+    retry = last | {"request_id": "q8", "error_class": "cancelled"}
+    path.write_text(path.read_text() + json.dumps(aborted) + "\n" + json.dumps(retry) + "\n")
+    got = report(tmp_path / "run", "--model", "deepseek-flash", code=3)
+    # q6 was skipped and q8 never made again; of q5 and q7 nobody knows what they used
+    assert (got["requests"]["not_sent"], got["requests"]["unpriced"]) == (2, 2)
+    assert [group["first"] for group in got["unpriced"]] == [["q5", "q7"]]
 
 
 def test_hits_against_what_was_expected(tmp_path: Path) -> None:
@@ -444,6 +459,26 @@ def test_an_estimate_of_a_published_trace(tmp_path: Path) -> None:
     wanted = sum(json.loads(line)["output_length"] for line in trace.read_text().splitlines())
     assert got["by_kind"]["output"]["most_tokens"] == wanted
     assert got["total"]["at_most"] == str(Decimal(5_710_530 * 10_000 + wanted * 100_000) / 10**6)
+
+
+@pytest.mark.parametrize(
+    ("date", "changes"),
+    [
+        ("2026-11-16T00:57:00Z", True),  # peak from 01:00 on
+        ("2026-11-16T00:52:00Z", True),  # where it takes twice as long
+        ("2026-11-16T00:30:00Z", False),
+        ("2026-11-15T00:57:00Z", False),  # a Sunday
+    ],
+)
+def test_an_estimate_says_where_the_price_changes_under_it(tmp_path: Path, date: str, changes: bool) -> None:
+    lines: list[dict[str, Any]] = [{"kvbench_trace": 1, "name": "t", "block_size": 64}]
+    for number in range(2):
+        ids = list(range(10 * number, 10 * number + 10))
+        start = {"session_id": f"s{number}", "turn": 0, "start_s": 300.0 * number}
+        lines.append(start | {"input_tokens": 640, "output_tokens": 7, "hash_ids": ids})
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    got = report("--estimate", tmp_path / "t.jsonl", "--model", "deepseek-flash", "--date", date)
+    assert any("the price changes while it is replayed" in note for note in got["notes"]) == changes
 
 
 def test_an_estimate_knows_what_is_too_short_to_be_cached(tmp_path: Path) -> None:

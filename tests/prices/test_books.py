@@ -110,6 +110,7 @@ def test_a_model_of_two_books_is_refused_until_one_is_named() -> None:
         (ROW.replace("miss = 1", 'miss = 1\nwrite = "miss"\nwrite_5m = 1'), 10, "leave one out"),
         (ROW.replace("official", "rumour"), 10, "status"),
         (ROW + ROW.replace("2026-01-01", "2026-03-01"), 18, "holds at the same time as the row of line 10"),
+        (ROW.replace("miss = 1", "miss = 1\nhit = 1.5"), 10, "hit 1.5 is above miss 1"),
         (ROW.replace("miss = 1", "miss = 1\ninput_from = 9\ninput_below = 9"), 10, "input_below must be above"),
     ],
 )
@@ -120,6 +121,13 @@ def test_mistakes_in_rows_have_a_line(text: str, line: int, says: str) -> None:
     assert says in caught.value.message
 
 
+DAYS = """[[holidays]]
+name = "y"
+known_from = 2026-01-01
+known_until = 2027-01-01
+days = [2026-10-01]
+source = "s"
+"""
 PEAK = """[[peak]]
 name = "x"
 from = 2026-01-01T00:00:00Z
@@ -137,6 +145,8 @@ source = "s"
         (PEAK + 'weekdays = ["Monday"]\n', "'Monday' is no weekday: Mon,"),
         (PEAK + 'holidays = "y"\n', 'no [[holidays]] is named "y"'),
         (PEAK + PEAK, "has two phases at once"),
+        (PEAK + DAYS + DAYS, "two lists have one name"),
+        (PEAK + DAYS.replace("2026-10-01", "2027-10-01"), "2027-10-01 is outside of what the list covers"),
         (PEAK.replace("2026-01-01", "2026-02-01"), "does not say what is peak at 2026-01-01"),
     ],
 )

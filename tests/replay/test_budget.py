@@ -79,6 +79,17 @@ async def test_text_is_no_more_tokens_than_bytes() -> None:
     assert await budget("1").reserve(text) == Decimal("0.00755") + Decimal("0.0001")
 
 
+async def test_all_that_a_body_asks_for_is_bounded() -> None:
+    plain = await budget("1").reserve(body(1000, 10))
+    assert plain == Decimal("0.011")
+    assert await budget("1").reserve(body(1000, 10) | {"n": 3}) == plain + 2 * Decimal("0.001")
+    text = {"model": "m", "messages": [], "max_tokens": 0, "response_format": {"type": "x" * 100}, "user": "x" * 100}
+    # 15 of {"messages":[]}, 130 of ,"response_format":{"type":""} and its hundred, and 512 for a chat template
+    assert await budget("1").reserve(text) == Decimal(15 + 130 + 512) * 10 / 10**6
+    row = BOOK[BOOK.index("[[row]]") :].replace("miss = 10", 'miss = 20\nservice_tier = "priority"')
+    assert await budget("1", BOOK + row).reserve(body(1000, 10) | {"service_tier": "priority"}) == Decimal("0.021")
+
+
 @pytest.mark.parametrize(
     ("got", "spent"),
     [
@@ -158,6 +169,9 @@ async def test_no_order_of_answers_passes_the_limit(seed: int) -> None:
     [
         (body(1, None), "says no output length"),
         ({**body(1), "model": "k"}, "no price for the model k"),
+        ({**body(1), "n": 2.5}, "how many answers"),
+        ({**body(1), "n": 2, "best_of": 4}, "how many answers"),
+        ({**body(1), "service_tier": "auto"}, "service tier auto"),
         (
             {
                 "model": "m",

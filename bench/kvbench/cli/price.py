@@ -94,6 +94,8 @@ def price(
     if estimate is not None:
         from kvbench.analysis.pricing.estimate import estimate_report
 
+        if at != "start":
+            raise UsageError("--at is about requests that were made: an estimate knows no end of one")
         report = estimate_report(estimate, price_list, model=model, start=moment or now, now=now)
     else:
         source, billables = _from_run(run, model) if run is not None else _from_usage(usage, model)

@@ -73,17 +73,20 @@ def held_against(
     from kvbench.runs.reader import load_run, resolve_run
 
     info = None if run is None else load_run(resolve_run(run)).info
+    status = None if info is None or info.status == "done" else info.status
+    incomplete = (
+        None
+        if status is None
+        else (f"the run is {status}: what was in flight at its end may be billed and is not among the requests")
+    )
     if invoice is None:
         assert info is not None
-        return against_balance(report, info.balance, dedicated=options.dedicated)
-    status = None if info is None or info.status == "done" else info.status
+        return against_balance(report, info.balance, dedicated=options.dedicated, incomplete=incomplete)
     terms = Terms(
         key=options.key,
         dedicated=options.dedicated,
         unread=len(source.unreadable),
-        incomplete=None
-        if status is None
-        else f"the run is {status}: what was in flight at its end may be billed and is not among the requests",
+        incomplete=incomplete,
     )
     held = verify(report, billables, prices, invoice, at=at, terms=terms)
     return held | {"balance": None if info is None else beside_invoice(held, info.balance)}

@@ -45,6 +45,8 @@ def _check_row(row: PriceRow, book: Book, path: str) -> None:
         raise InputError(f"its [[model]] says unpriced: {model.unpriced}", path=path, line=line, field=what)
     if row.end is not None and row.end <= row.start:
         raise InputError(f"until {row.end} is not after from {row.start}", path=path, line=line, field=what)
+    if row.hit is not None and row.hit > row.miss:
+        raise InputError(f"hit {row.hit} is above miss {row.miss}", path=path, line=line, field=what)
     if row.input_from < 0 or (row.input_below is not None and row.input_below <= row.input_from):
         raise InputError("input_below must be above input_from, and both 0 or more", path=path, line=line, field=what)
     if row.peak is None:

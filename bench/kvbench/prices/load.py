@@ -168,7 +168,18 @@ class _Parser:
 
     def book(self, raw: dict[str, Any]) -> Book:
         head = self._convert(raw, _Head, "book", None)
-        holidays = {each.name: each for each in map(_holidays, self._tables(head.holidays, _Holidays, "holidays"))}
+        listed = [_holidays(each) for each in self._tables(head.holidays, _Holidays, "holidays")]
+        holidays = {each.name: each for each in listed}
+        if len(holidays) < len(listed):
+            raise self._error("two lists have one name: put their days into one", "holidays", None)
+        for each in listed:
+            outside = sorted(day for day in each.days if not each.known_from <= day < each.known_until)
+            if outside:
+                raise self._error(
+                    f"{outside[0]} is outside of what the list covers, {each.known_from} up to {each.known_until}",
+                    f"holidays {each.name}",
+                    None,
+                )
         book = Book(
             name=head.name,
             provider=head.provider,

@@ -142,7 +142,10 @@ class Budget:
         if isinstance(prompt, list) and all(type(token) is int for token in prompt):
             tokens = len(prompt)
         else:
-            content = {name: body[name] for name in ("messages", "prompt", "tools") if name in body}
+            # Schemas and the like are part of a prompt too; a number or a word is no text.
+            content = {
+                name: value for name, value in body.items() if isinstance(value, list | dict) or name == "prompt"
+            }
             raw = msgspec.json.encode(content)
             if b'"image_url"' in raw:
                 raise ConfigError("--max-cost: what an image costs is not known before it is sent")
@@ -153,16 +156,20 @@ class Budget:
                 "--max-cost: a turn says no output length, so nothing bounds what its answer costs",
                 hint="a trace with output_tokens on every turn, and --output recorded, can be bounded",
             )
-        worst = self._per_token(model, tokens)
-        return total((product(worst.input, tokens), product(worst.output, output)))
+        answers = body.get("n", 1)
+        if type(answers) is not int or answers < 1 or "best_of" in body:
+            raise ConfigError("--max-cost: how many answers a request asks for is not known (n, best_of)")
+        tier = body.get("service_tier")
+        worst = self._per_token(model, tokens, tier if isinstance(tier, str) else None)
+        return total((product(worst.input, tokens), product(worst.output, output, answers)))
 
     def check(self, model: str | None) -> None:
         """ConfigError where a request to this model would have no bound."""
         self._per_token(model, 1)
 
-    def _per_token(self, model: str | None, input_tokens: int) -> WorstPrice:
+    def _per_token(self, model: str | None, input_tokens: int, tier: str | None = None) -> WorstPrice:
         try:
-            return worst_per_token(self._prices, model, [self._now()], [input_tokens])
+            return worst_per_token(self._prices, model, [self._now()], [input_tokens], tier)
         except CannotPrice as error:
             raise ConfigError(
                 f"--max-cost: {error.why}", hint="--prices BOOK names another book; kvbench prices lists them"
@@ -179,10 +186,18 @@ class WorstPrice(NamedTuple):
 
 
 def worst_per_token(
-    prices: PriceList, model: str | None, moments: Sequence[datetime], input_tokens: Sequence[int]
+    prices: PriceList,
+    model: str | None,
+    moments: Sequence[datetime],
+    input_tokens: Sequence[int],
+    tier: str | None = None,
 ) -> WorstPrice:
     """The dearest price of prompts of such lengths at any of the moments: no hits, peak hours. Raises CannotPrice."""
-    found = [prices.find(model, moment, Usage(input_tokens=tokens)) for moment in moments for tokens in input_tokens]
+    found = [
+        prices.find(model, moment, Usage(input_tokens=tokens, service_tier=tier))
+        for moment in moments
+        for tokens in input_tokens
+    ]
     return WorstPrice(
         product(max(_dearest(each.row, _INPUT) for each in found), PER_M),
         product(max(_dearest(each.row, _OUTPUT) for each in found), PER_M),

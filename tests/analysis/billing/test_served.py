@@ -76,6 +76,9 @@ def spent(before: str, after: str) -> Spent:
     return Spent(currency="USD", before=Decimal(before), after=Decimal(after), **ends)
 
 
+OFFICIAL = [{"status": "official"}]
+
+
 @pytest.mark.parametrize(
     ("price", "before", "after", "dedicated", "verdict"),
     [
@@ -92,20 +95,35 @@ def spent(before: str, after: str) -> Spent:
 def test_a_balance_is_a_bound_of_two_decimals(
     price: str, before: str, after: str, dedicated: bool, verdict: str
 ) -> None:
-    report = {"total": {"currency": "USD", "at_least": price, "at_most": price}, "findings": []}
+    report = {"total": {"currency": "USD", "at_least": price, "at_most": price}, "findings": [], "rows": OFFICIAL}
     got = against_balance(report, [spent(before, after)], dedicated=dedicated)
     assert got["verdict"] == verdict
     assert got["detectable"]["amount"] == "0.04"
 
 
+@pytest.mark.parametrize(
+    ("status", "incomplete", "says"),
+    [
+        ("secondary", None, "not the provider's own word"),
+        ("official", "the run is interrupted", "the run is interrupted"),
+    ],
+)
+def test_what_may_explain_a_balance_is_no_dispute(status: str, incomplete: str | None, says: str) -> None:
+    total = {"currency": "USD", "at_least": "4", "at_most": "4"}
+    report = {"total": total, "findings": [], "rows": [{"status": status}]}
+    got = against_balance(report, [spent("20.00", "12.00")], dedicated=True, incomplete=incomplete)
+    assert (got["verdict"], got["findings"][0]["proof"]) == ("cannot tell", False)
+    assert says in got["verdict_reasons"][0]
+
+
 def test_the_excess_of_a_balance_is_the_least_it_can_be() -> None:
-    report = {"total": {"currency": "USD", "at_least": "4", "at_most": "4"}, "findings": []}
+    report = {"total": {"currency": "USD", "at_least": "4", "at_most": "4"}, "findings": [], "rows": OFFICIAL}
     (finding,) = against_balance(report, [spent("20.00", "12.00")], dedicated=True)["findings"]
     assert (finding["amount"], finding["at_most"]) == ("3.98", "4.02")
 
 
 def test_a_run_without_a_balance_in_the_currency_is_refused() -> None:
-    report = {"total": {"currency": "CNY", "at_least": "4", "at_most": "4"}, "findings": []}
+    report = {"total": {"currency": "CNY", "at_least": "4", "at_most": "4"}, "findings": [], "rows": OFFICIAL}
     with pytest.raises(UsageError, match="no balance in CNY; it has one in USD"):
         against_balance(report, [spent("20.00", "12.00")], dedicated=True)
 

@@ -85,6 +85,10 @@ def test_deepseeks_new_tables_are_of_hours_in_a_zip_with_rows_of_their_own_for_p
         ("u,20260715,m,k,s,output_tokens,,4", "price", "empty"),
         ("u,20260715,m,k,s,output_tokens,NaN,4", "price", "no amount"),
         ("u,20260715,m,k,s,output_tokens,0.28,4", "price", "280,000 a million"),
+        ("u,20260715,m,k,s,input_cache_hit_tokens,0.0028,4", "price", "2,800 a million"),
+        ('u,20260715,m,k,s,output_tokens,"0,003",4', "price", "decimal comma"),
+        ('u,20260715,m,k,s,output_tokens,"1,500",4', "price", "may be a thousand times as much"),
+        ('u,20260715,m,k,s,output_tokens,0.1E-6,"0,500"', "amount", "decimal comma"),
         ("u,20260715,m,k,s,images,0.1E-6,4", "type", "none of input_cache_hit_tokens"),
         ("u,20261332,m,k,s,output_tokens,0.1E-6,4", "utc_date", "no date"),
         ("u,20260715,,k,s,output_tokens,0.1E-6,4", "model", "empty"),
@@ -248,6 +252,15 @@ def test_another_csv_is_read_by_a_column_map(tmp_path: Path) -> None:
     assert told(invoice) == [(two, "hit", 1000, Decimal("6E-9")), (two, "output", 10, Decimal("1.2E-6"))]
     assert [bad.place for bad in invoice.bad] == ["bill.csv:4", "bill.csv:5"]
     assert "is not where its hour begins" in invoice.bad[1].why
+
+
+@pytest.mark.parametrize(("per", "price"), [("token", "0.003"), ("million", "3000")])
+def test_a_price_for_another_number_of_tokens_than_the_map_says_is_no_price(
+    tmp_path: Path, per: str, price: str
+) -> None:
+    rows = ["Hour,Model,Item,Quantity,Unit price", f"2026-10-15T02:00:00Z,m,Output,10,{price}"]
+    with pytest.raises(InputError, match="3,000 a million: is it for a token, or for a million"):
+        mapped(tmp_path, MAP.replace('"million"', f'"{per}"'), *rows)
 
 
 def test_a_column_for_each_kind_leaves_misses_of_the_input(tmp_path: Path) -> None:

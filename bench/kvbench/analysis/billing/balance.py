@@ -16,8 +16,11 @@ CONFIRMS_FROM = Decimal("0.05")
 """The largest share of the bill that may go unseen where the balance is said to confirm it."""
 
 
-def against_balance(report: dict[str, Any], balance: Sequence[Spent] | None, *, dedicated: bool) -> dict[str, Any]:
-    """The price report with a verdict by the balance. Raises UsageError where there is no balance to go by."""
+def against_balance(
+    report: dict[str, Any], balance: Sequence[Spent] | None, *, dedicated: bool, incomplete: str | None = None
+) -> dict[str, Any]:
+    """The price report with a verdict by the balance. incomplete: why requests may be missing on our side. Raises
+    UsageError where there is no balance to go by."""
     currency = report["total"]["currency"]
     spent = next((each for each in balance or () if each.currency == currency), None)
     if spent is None:
@@ -28,7 +31,10 @@ def against_balance(report: dict[str, Any], balance: Sequence[Spent] | None, *, 
         )
     least = Decimal(report["total"]["at_least"])
     most = None if report["total"]["at_most"] is None else Decimal(report["total"]["at_most"])
-    verdict, reasons, findings = _verdict(spent, least, most, dedicated)
+    weak = "a price row is not the provider's own word"
+    official = all(row["status"] == "official" for row in report["rows"])
+    doubts = [*([incomplete] if incomplete is not None else []), *([] if official else [weak])]
+    verdict, reasons, findings = _verdict(spent, least, most, dedicated, doubts)
     share = None if not least else WORST / least
     return report | {
         "doubts": report["findings"],
@@ -77,7 +83,7 @@ def beside_invoice(report: dict[str, Any], balance: Sequence[Spent] | None) -> d
 
 
 def _verdict(
-    spent: Spent, least: Decimal, most: Decimal | None, dedicated: bool
+    spent: Spent, least: Decimal, most: Decimal | None, dedicated: bool, doubts: list[str]
 ) -> tuple[str, list[str], list[dict[str, Any]]]:
     if spent.at_least is None or spent.at_most is None:
         return "cannot tell", ["the balance was not read at both ends, or went up"], []
@@ -95,8 +101,10 @@ def _verdict(
             "tokens": 0,
             "requests": 0,
             "evidence": says,
-            "proof": dedicated,
+            "proof": dedicated and not doubts,
         }
+        if doubts:
+            return "cannot tell", [f"{says}; {'; '.join(doubts)}"], [finding]
         if dedicated:
             return "disputed", [says], [finding]
         return "cannot tell", [f"{says}; other traffic of the account may be in it"], [finding]

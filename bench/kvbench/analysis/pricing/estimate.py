@@ -70,6 +70,11 @@ def estimate_report(
             )
         if blocked.text_turns:
             notes.append("what a chat template, or a salt in the text, adds to a prompt is not in it")
+        if fold.price_changes():
+            notes.append(
+                "the price changes while it is replayed, or soon after: requests count at the trace's own times, and "
+                "an endpoint that is slower or faster than that has others on either side"
+            )
         return fold.report(str(trace.path), notes, now)
 
 
@@ -224,6 +229,18 @@ class _Fold:
         return Predicted(rule.floor_tokens(sure, tokens), rule.ceiling_tokens(possible, tokens))
 
     # -------------------------------------------------------------------------------------------------------- report
+
+    def price_changes(self) -> bool:
+        """Whether one price does not hold for all of a model's requests, were the replay to take twice as long."""
+        later = self._last + (self._last - self._start)
+        for name in self._models:
+            try:
+                found = [self._prices.find(name, moment, Usage()) for moment in (self._start, self._last, later)]
+            except CannotPrice:
+                return True
+            if len({(id(each.row), each.peak) for each in found}) > 1:
+                return True
+        return False
 
     def report(self, path: str, notes: list[str], now: datetime) -> dict[str, Any]:
         if not self._rows:

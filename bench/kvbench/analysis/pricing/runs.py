@@ -55,7 +55,7 @@ def run_attempts(run: Run, model: str | None = None) -> Iterator[tuple[Record, B
         if not _was_sent(record):
             continue
         clock, expected = record.clock, record.expectation
-        sent_ns = clock.upload_start if clock.upload_start is not None else clock.sent
+        sent_ns = next((ns for ns in (clock.upload_start, clock.sent, clock.due) if ns is not None), None)
         before_ns = ended.get((record.session_id, record.turn - 1))
         named = record.request_model or record.response_model or (str(default) if default else None)
         yield (
@@ -80,7 +80,9 @@ def run_attempts(run: Run, model: str | None = None) -> Iterator[tuple[Record, B
 
 
 def _was_sent(record: Record) -> bool:
-    return record.clock.upload_start is not None or record.clock.sent is not None
+    """Or may have been: what a run's abortion cut off is recorded without the times that its connection knew."""
+    aborted = record.error_class == "cancelled" and record.clock.end is not None
+    return record.clock.upload_start is not None or record.clock.sent is not None or aborted
 
 
 def _was_refused(record: Record) -> bool:

@@ -10,7 +10,6 @@ key: what a key is billed is the sum of price x amount.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import Decimal
 
 from kvbench.errors import InputError
 from kvbench.prices.invoices.lines import BadRow, Charge, Invoice, InvoiceLine
@@ -25,8 +24,6 @@ _KINDS = {
 }
 _AMOUNT = {"model", "type", "price", "amount"}
 _COST = {"model", "cost", "currency"}
-_DEAREST = Decimal("0.01")
-"""Of one token: 10,000 a million."""
 
 
 def is_table(columns: Sequence[str]) -> bool:
@@ -90,8 +87,6 @@ def _line(row: Row) -> InvoiceLine:
         price = None
     elif price is None and tokens:
         raise CellError("price", "empty, and tokens have one")
-    if price is not None and price >= _DEAREST:
-        raise CellError("price", f"{price} for one token is {price * 1_000_000:,.0f} a million: not a price per token")
     return InvoiceLine(
         start=start,
         end=end,

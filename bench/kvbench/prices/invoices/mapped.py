@@ -33,6 +33,7 @@ from kvbench.errors import InputError
 from kvbench.prices.invoices.deepseek import one_currency
 from kvbench.prices.invoices.lines import KINDS, BadRow, Charge, Invoice, InvoiceLine
 from kvbench.prices.invoices.table import CellError, Row, header, last_decimal, rows
+from kvbench.prices.money import PER_M
 
 _LENGTHS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
 _HINT = "docs/billing.md has a column map with every field"
@@ -181,9 +182,8 @@ class _Reader:
             tokens = row.tokens(self._at["tokens"])
             if tokens is None:
                 raise CellError(self._at["tokens"], "empty")
-            price = row.price(self._at["price"]) if "price" in self._at else None
-            if price is not None and self._map.prices_per == "million":
-                price = price.scaleb(-6)
+            per = PER_M if self._map.prices_per == "million" else 1
+            price = row.price(self._at["price"], per) if "price" in self._at else None
             return [(kind, tokens, price)]
         counts = {kind: row.tokens(self._at[kind]) for kind in KINDS if kind in self._at}
         hit, whole = counts.get("hit"), counts.get("input")

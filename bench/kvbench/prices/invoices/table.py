@@ -12,9 +12,13 @@ from typing import TypeVar
 
 from kvbench.errors import InputError
 from kvbench.prices.invoices.lines import BadRow
+from kvbench.prices.money import product
 
 MAX_TOKENS = 2**63
-_GROUPED = re.compile(r"^-?\d{1,3}(,\d{3})+(\.\d+)?$")
+_GROUPED = re.compile(r"^-?[1-9]\d{0,2}(,\d{3})+(\.\d+)?$")
+_AMBIGUOUS = re.compile(r"^-?[1-9]\d{0,2},\d{3}$")
+_DEAREST = Decimal("0.001")
+"""Of one token: what no model costs, and every price of a million tokens is above."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _T = TypeVar("_T")
 
@@ -57,13 +61,21 @@ class Row:
 
     def money(self, column: str) -> Decimal | None:
         text = self.text(column)
+        if text is not None and _AMBIGUOUS.match(text):
+            raise CellError(
+                column, f"{text!r} may be a thousand times as much, or a decimal comma: write it without it"
+            )
         return None if text is None else _decimal(text, column)
 
-    def price(self, column: str) -> Decimal | None:
-        """0 or more."""
+    def price(self, column: str, per: Decimal | int = 1) -> Decimal | None:
+        """Of one token, where the cell times `per` is: 0 or more, and no price of a million tokens."""
         value = self.money(column)
         if value is not None and value < 0:
             raise CellError(column, f"{value} is no price: 0 or more")
+        value = None if value is None else product(value, per)
+        if value is not None and value >= _DEAREST:
+            dear = f"{value * 1_000_000:,.0f} a million"
+            raise CellError(column, f"{self.text(column)} makes {dear}: is it for a token, or for a million?")
         return value
 
     def moment(self, column: str) -> tuple[datetime, bool] | None:
@@ -150,7 +162,8 @@ def _decimal(text: str, field: str) -> Decimal:
     try:
         value = Decimal(text.replace(",", "") if _GROUPED.match(text) else text)
     except InvalidOperation:
-        raise CellError(field, f"{text[:40]!r} is no number") from None
+        comma = " (a decimal comma? write a point)" if "," in text else ""
+        raise CellError(field, f"{text[:40]!r} is no number{comma}") from None
     if not value.is_finite() or abs(value.adjusted()) > 30:
         raise CellError(field, f"{text[:40]!r} is no amount")
     return value
