@@ -15,7 +15,9 @@ def test_groups_of_runs_as_text_and_json(kvbench: Kvbench, tmp_path: Path) -> No
     (ttft,) = [line for line in lines if line.startswith("ttft.geomean")]
     assert "+50.0%" in ttft
     (cost,) = [line for line in lines if line.startswith("cost ")]
-    assert " ".join(cost.split()).startswith("cost not priced (base-0: no price for the model tiny at 2026-11-30")
+    assert " ".join(cost.split()) == "cost not priced"
+    (why,) = [line for line in lines if line.startswith("note: not priced: ")]
+    assert why.startswith("note: not priced: base-0: no price for the model tiny at 2026-11-30")
     assert "\x1b" not in shown.stdout
     found = json.loads(kvbench("compare", "base-*", "new-*", "--json").stdout)
     assert found["base"] == ["base-0", "base-1"]

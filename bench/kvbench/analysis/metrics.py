@@ -108,8 +108,8 @@ METRICS: dict[str, Metric] = {
         ),
         Metric("active_prefill_tokens_per_s", "active_prefill_throughput", "tokens/s", "higher", prefill_tokens_per_s),
         Metric("active_decode_tokens_per_s", "active_decode_throughput", "tokens/s", "higher", decode_tokens_per_s),
-        Metric("goodput_per_s", "goodput", "1/s", "higher", lambda ran: _per_s(_good(ran), ran.window)),
-        Metric("good_fraction", "good_fraction", "1", "higher", lambda ran: _share(_good(ran), ran)),
+        Metric("goodput_per_s", "goodput", "1/s", "higher", lambda ran: _per_s(_good(ran, inside=True), ran.window)),
+        Metric("good_fraction", "good_fraction", "1", "higher", lambda ran: _share(_good(ran, inside=False), ran)),
         Metric("error_rate", "errors", "1", "lower", lambda ran: _share(len(ran.finals) - len(ran.ok), ran)),
         Metric("cost", "cost", "currency", "lower", lambda ran: _cost(ran, "amount")),
         Metric("cost_per_job", "cost_per_job", "currency", "lower", lambda ran: _cost(ran, "per_job")),
@@ -205,11 +205,14 @@ def _p90(ran: Measured) -> float | None:
     return 1 / slow if slow else None
 
 
-def _good(ran: Measured) -> int | None:
-    """Turns that met every SLO and ended inside the window; None without an SLO."""
+def _good(ran: Measured, *, inside: bool) -> int | None:
+    """Turns that met every SLO, for a rate only those that ended inside the window; None without an SLO."""
     if not ran.slos or ran.window is None:
         return None
-    return int((good(ran.ok, ran.slos) & (ran.ok["end_at_s"] <= ran.window[1])).sum())
+    met = good(ran.ok, ran.slos)
+    if met is None:
+        return None
+    return int((met & (ran.ok["end_at_s"] <= ran.window[1])).sum() if inside else met.sum())
 
 
 def _share(part: int | None, ran: Measured) -> float | None:

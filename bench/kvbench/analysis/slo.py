@@ -15,9 +15,13 @@ class Slo:
     limit: float
 
 
-def good(ok: pd.DataFrame, slos: tuple[Slo, ...]) -> pd.Series:
-    """Which of the ok turns meet every SLO. A turn without the figure (one token has no TPOT) cannot miss it."""
+def good(ok: pd.DataFrame, slos: tuple[Slo, ...]) -> pd.Series | None:
+    """Which of the ok turns meet every SLO. An answer of one token has no TPOT and cannot miss it; a turn without
+    another figure (only reasoning, for TTFO) never met it. None where no turn reports the figure, as without streaming.
+    """
+    if len(ok) and any(ok[slo.column].isna().all() for slo in slos):
+        return None
     met = pd.Series(True, index=ok.index)
     for slo in slos:
-        met &= ok[slo.column].isna() | (ok[slo.column] < slo.limit)
+        met &= (ok[slo.column] < slo.limit) | (ok[slo.column].isna() & (slo.column == "tpot_s"))
     return met

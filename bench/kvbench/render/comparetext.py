@@ -30,15 +30,18 @@ def compare_lines(report: dict[str, Any]) -> list[str]:
         f"  {safe(row['field'])}: {safe(' | '.join(row['base']))} -> {safe(' | '.join(row['new']))}"
         for row in report["changed"]
     ]
-    return [*lines, *(f"note: {safe(note)}" for note in report["notes"])]
+    unpriced = [row["reason"] for row in report["metrics"] if row["metric"] == "cost" and row.get("reason")]
+    return [
+        *lines,
+        *(f"note: {safe(note)}" for note in [*report["notes"], *(f"not priced: {why}" for why in unpriced)]),
+    ]
 
 
 def _metric(row: dict[str, Any]) -> str:
     name = row["metric"] + (f".{row['stat']}" if row["stat"] else "")
     base, new = amount(row["base"], row["unit"]), amount(row["new"], row["unit"])
     if row["base"] is None and row["new"] is None:
-        why = f"   ({safe(row['reason'])})" if row["metric"] == "cost" and row.get("reason") else ""
-        return f"{name:<{_NAME}}{'not priced' if row['unit'] == 'currency' else NOT_REPORTED:>{_AMOUNT}}{why}"
+        return f"{name:<{_NAME}}{'not priced' if row['unit'] == 'currency' else NOT_REPORTED:>{_AMOUNT}}"
     if row["unit"] in _SHARES:
         change = "" if row["difference"] is None else f"{row['difference'] * 100:+.2f} pt"
         interval = "" if row["low"] is None else f"   {row['low'] * 100:+.2f} to {row['high'] * 100:+.2f} pt"

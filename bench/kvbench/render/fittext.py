@@ -64,11 +64,15 @@ def number(value: float | None) -> str:
 
 
 def _figure(estimate: Estimate) -> str:
-    told = f"{number(estimate.value)} {estimate.unit}" if estimate.value is not None else f"in {estimate.unit}"
-    if estimate.low is None and estimate.high is None:
-        return told
-    if estimate.low is None:
-        return f"{told} (at most {number(estimate.high)})"
-    if estimate.high is None:
-        return f"{told} (at least {number(estimate.low)})"
-    return f"{told} ({number(estimate.low)} to {number(estimate.high)})"
+    low, high = estimate.low, estimate.high
+    if low is None and high is None:
+        bounds = ""
+    elif low is None:
+        bounds = f"at most {number(high)}"
+    elif high is None:
+        bounds = f"at least {number(low)}"
+    else:
+        bounds = f"{number(low)} to {number(high)}"
+    if estimate.value is None:
+        return f"{bounds or 'not known'} {estimate.unit}"
+    return f"{number(estimate.value)} {estimate.unit}" + (f" ({bounds})" if bounds else "")

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from kvbench.analysis.gate.counts import Counts, counts, runs_of_counts, sd_of_counts, with_counts
 from kvbench.analysis.gate.decide import (
     ALPHA,
     MIN_RUNS,
@@ -18,12 +19,11 @@ from kvbench.analysis.gate.decide import (
     holm,
     one_sample,
     outcomes,
-    share_bounds,
     two_samples,
 )
 from kvbench.analysis.gate.evidence import Evidence
 from kvbench.analysis.gate.expression import Gate
-from kvbench.analysis.gate.power import fail_power, pass_power, runs_for_share, runs_needed, runs_needed_for_value
+from kvbench.analysis.gate.power import fail_power, pass_power, runs_needed, runs_needed_for_value
 from kvbench.analysis.gate.validity import Treatment, refusals, too_many_failed
 from kvbench.analysis.metrics import PRICED
 from kvbench.analysis.pricing.run_cost import incomparable
@@ -64,8 +64,8 @@ class _Row:
     new: np.ndarray[Any, np.dtype[np.float64]]
     test: Test | None
     reason: str | None
-    turns: float | None = None
-    """A run, where a share is judged by its counts."""
+    counts: Counts | None = None
+    """Where a share of turns is judged by its counts too."""
     refused: bool = False
     """The gate alone cannot be judged, whatever its figures."""
     unit: str | None = None
@@ -123,11 +123,10 @@ def _row(gate: Gate, base: Sequence[Evidence], new: Sequence[Evidence], failed: 
     if any(len(side) < 2 for side in scaled):
         return _Row(gate, before, after, None, reason, unit=unit)
     test = two_samples(before, after) if gate.kind != "value" else one_sample(after, gate.threshold)
-    if gate.kind == "value" and gate.metric.word == "errors" and gate.sign > 0:
-        test = _with_counts(test, new, gate.threshold)
-        turns = sum((run.completed or 0) + (run.failed or 0) for run in new) / len(new)
-        return _Row(gate, before, after, test, reason, turns)
-    return _Row(gate, before, after, test, reason, unit=unit)
+    counted = counts(gate, base, new)
+    if counted is not None:
+        test = with_counts(test, counted, gate)
+    return _Row(gate, before, after, test, reason, counted, unit=unit)
 
 
 def _not_priced(runs: Sequence[Evidence]) -> str | None:
@@ -142,13 +141,6 @@ def _not_priced(runs: Sequence[Evidence]) -> str | None:
     return incomparable(costs)
 
 
-def _with_counts(test: Test, new: Sequence[Evidence], limit: float) -> Test:
-    """Failures may be so few that no run has one: the binomial's own uncertainty counts where it is the larger."""
-    failed = sum(run.failed or 0 for run in new)
-    p, upper = share_bounds(failed, failed + sum(run.completed or 0 for run in new), limit)
-    return test._replace(p=np.maximum(test.p, p), upper=np.maximum(test.upper, upper))
-
-
 def _unusable(
     gate: Gate, sides: Sequence[Sequence[Evidence]], values: Sequence[Sequence[float | None]], failed: Sequence[str]
 ) -> str | None:
@@ -160,7 +152,11 @@ def _unusable(
         if value is None
     ]
     if silent:
-        goal = "; name the SLOs it counts, --slo 'ttft<2s'" if gate.metric.word in ("goodput", "good_fraction") else ""
+        goal = (
+            "; name the SLOs it counts, --slo 'ttft<2s', by figures that the runs report"
+            if gate.metric.word in ("goodput", "good_fraction")
+            else ""
+        )
         if gate.metric.adjusted:
             goal = ", or never: so many turns failed that the figure is one of theirs; gate errors>1% too"
         return f"not reported in {silent[0]}{_more(silent)}{goal}"
@@ -230,10 +226,16 @@ def _figures(row: _Row, p_holm: float | None, family: int, *, refused: bool) -> 
         "interval_level": 2 * PASS_LEVEL - 1,
         "p": float(test.p),
         "p_holm": p_holm,
-        "test": "one-sample t" if gate.kind == "value" else "Welch's t" if bool(test.welch) else "pooled t",
+        "test": _test_name(row, test),
         "spread": sd,
         **_power(row, sd, family),
     }
+
+
+def _test_name(row: _Row, test: Test) -> str:
+    if row.gate.kind == "value":
+        return "one-sample t" + (" and binomial" if row.counts is not None else "")
+    return ("Welch's t" if bool(test.welch) else "pooled t") + (" and Fisher's exact" if row.counts is not None else "")
 
 
 def _power(row: _Row, sd: float, family: int) -> dict[str, Any]:
@@ -241,10 +243,12 @@ def _power(row: _Row, sd: float, family: int) -> dict[str, Any]:
     if gate.kind == "value":
         assert row.test is not None
         margin = gate.threshold - float(row.test.estimate)
-        counted = 1 if row.turns is None else runs_for_share(float(row.test.estimate), row.turns, gate.threshold)
+        counted = 1 if row.counts is None else runs_of_counts(row.counts, gate)
         found = [runs_needed_for_value(sd, margin, alpha=alpha) for alpha in (ALPHA, strict)]
         alone, within = (None if n is None or counted is None else max(n, counted) for n in found)
         return {"runs_needed": alone, "runs_needed_family": within}
+    if row.counts is not None:
+        sd = max(sd, sd_of_counts(row.counts, gate))
     n, bounds = (len(row.base), len(row.new)), {"threshold": gate.threshold, "pass_bound": gate.pass_bound}
     return {
         "power_fail": fail_power(*n, sd, gate.pass_bound, threshold=gate.threshold),
