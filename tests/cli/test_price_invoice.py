@@ -216,3 +216,4 @@ def test_what_the_best_peer_calls_reconciled_is_named_with_its_amount(
     assert letter.exists() == bool(code)
     if code:
         assert f"# Disputed bill: USD {amount} too much" in letter.read_text()
+        assert "A fault of more than USD 0.0000006 would have shown." in letter.read_text()

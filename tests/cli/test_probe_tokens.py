@@ -98,13 +98,13 @@ def test_absent_usage_is_not_reported(kvbench: Kvbench) -> None:
     assert (report["verdict"], verdicts) == ("cannot tell", {"not reported"})
 
 
-def four_bytes(path: Path) -> Path:
-    """The simulated endpoint's tokenizer as a tokenizer.json: each four bytes are a token."""
+def bytes_a_token(path: Path, count: int) -> Path:
+    """A tokenizer.json in which so many bytes are a token; with four it is the simulated endpoint's."""
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"?": 0}, unk_token="?"))
     made.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
         [
             tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-            tokenizers.pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]{1,4}"), "isolated"),
+            tokenizers.pre_tokenizers.Split(tokenizers.Regex(rf"[\s\S]{{1,{count}}}"), "isolated"),
         ]
     )
     made.save(str(path))
@@ -114,7 +114,7 @@ def four_bytes(path: Path) -> Path:
 def test_an_endpoint_that_tells_no_ids_is_counted_by_the_profile_s_tokenizer_or_not_at_all(
     kvbench: Kvbench, tmp_path: Path
 ) -> None:
-    four_bytes(tmp_path / "four.json")
+    bytes_a_token(tmp_path / "four.json", 4)
     faults = {"fault_input_overcount": 1, "overcount_share": 0.03, "repeats": True}
     with SimProcess.start("vllm-small", settings=QUICK | faults) as process:
         toml = tmp_path / "endpoint.toml"
@@ -133,6 +133,38 @@ def test_an_endpoint_that_tells_no_ids_is_counted_by_the_profile_s_tokenizer_or_
         blind = audit(kvbench, toml)
     assert (blind["input"]["verdict"], blind["output"]["verdict"]) == ("not verifiable", "not verifiable")
     assert (blind["repeated"]["verdict"], blind["cap"]["verdict"]) == ("confirmed", "confirmed")
+
+
+def test_a_server_that_inflates_both_its_counts_is_disputed_by_the_profile_s_tokenizer(
+    kvbench: Kvbench, tmp_path: Path
+) -> None:
+    """Usage and /tokenize agree at four bytes a token, where five are the model's: five tokens for four."""
+    bytes_a_token(tmp_path / "five.json", 5)
+    with SimProcess.start("vllm-small", settings=QUICK) as process:
+        toml = tmp_path / "endpoint.toml"
+        toml.write_text(f'url = "{process.url}"\ntokenizer = "five.json"\n')
+        report = audit(kvbench, toml)
+    assert (report["input"]["verdict"], disputed(report)) == ("confirmed", {"tokenizer"})
+    assert report["tokenizer"]["excess"] == pytest.approx(0.25, abs=0.003)
+
+
+def test_money_is_by_the_book_that_is_named(kvbench: Kvbench, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(
+        'kvbench_prices = 1\nname = "own"\nprovider = "P"\ncurrency = "EUR"\nchecked = 2026-11-30\n'
+        '[[model]]\nid = "sim-small"\n[[row]]\nmodel = "sim-small"\ncurrency = "EUR"\nfrom = 2020-01-01T00:00:00Z\n'
+        'miss = 40\noutput = 100\nstatus = "official"\nsource = "made up"\n'
+    )
+    endpoint = sim("vllm-small", fault_input_overcount=1, overcount_share=0.05)
+    report = audit(kvbench, endpoint, "--prices", "own.toml")
+    money = report["input"]["money"]
+    # 5% of a million tokens at EUR 40 a million
+    assert (money["currency"], money["book"]) == ("EUR", "own")
+    assert float(money["amount"]) == pytest.approx(2.0, rel=0.03)
+    (run,) = (tmp_path / "runs").iterdir()
+    again = json.loads(kvbench("fit", run, "--prices", "own.toml", "--json").stdout)
+    assert again["checks"] == report["checks"]
+    bundled = json.loads(kvbench("fit", run, "--json").stdout)
+    assert any("no price for the model sim-small" in note for note in bundled["notes"])
 
 
 def test_it_says_what_it_takes_and_keeps_to_its_budget(kvbench: Kvbench, tmp_path: Path) -> None:

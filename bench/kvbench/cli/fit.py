@@ -58,7 +58,9 @@ def fit(
     ] = None,
     prices: Annotated[
         list[str] | None,
-        typer.Option(metavar="BOOK", help="Of --bill: a bundled book or a TOML. Without: all bundled ones."),
+        typer.Option(
+            metavar="BOOK", help="Of --bill and of token audits: a bundled book or a TOML. Without: all bundled ones."
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -68,12 +70,11 @@ def fit(
 
     from kvbench.analysis.fit.fit import fit_runs, joined
     from kvbench.analysis.fit.given import Given
+    from kvbench.prices.load import load_prices
     from kvbench.runs.reader import load_run, resolve_run
 
     if kv_memory is not None and kv_memory <= 0:
         raise UsageError(f"--kv-memory {kv_memory}: must be more than 0 bytes")
-    if prices and bill is None:
-        raise UsageError("--prices is for what a bill implies", hint="add --bill AMOUNT")
     if bill is not None and len(runs) > 1:
         raise UsageError(f"--bill {bill} is of one run, and {len(runs)} are named", hint="one run at a time")
     given = Given(
@@ -83,6 +84,13 @@ def fit(
         hbm_bytes_per_s=hbm_bandwidth,
     ).check()
     loaded = [load_run(resolve_run(run)) for run in runs]
+    if prices:
+        if bill is None and all(run.info.settings.get("probe") != "tokens" for run in loaded):
+            raise UsageError(
+                "--prices is for what a bill implies, and for token audits",
+                hint="add --bill AMOUNT, or name a run of kvbench probe tokens",
+            )
+        given = replace(given, prices=load_prices(prices))
     report = fit_runs(loaded, kv_memory_bytes=kv_memory, given=given)
     if bill is not None:
         report = joined([report, _billed(bill, prices, loaded[0])])

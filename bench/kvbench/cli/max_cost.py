@@ -1,8 +1,7 @@
-"""--prices and --max-cost, which more than one command has."""
+"""--max-cost, which more than one command has."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
 
@@ -11,14 +10,6 @@ from kvbench.errors import UsageError
 if TYPE_CHECKING:
     from kvbench.prices.pricing import PriceList
     from kvbench.replay.budget import Budget
-
-
-def price_list(names: Sequence[str] | None) -> PriceList:
-    """The books named, else all that are bundled."""
-    from kvbench.prices.load import bundled_books, load_book
-    from kvbench.prices.pricing import PriceList
-
-    return PriceList([load_book(name) for name in names or bundled_books()])
 
 
 def spending_limit(max_cost: str | None, prices: PriceList) -> Budget | None:

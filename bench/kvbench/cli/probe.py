@@ -58,14 +58,16 @@ def _command(*, requests: int, hours: float = 1.0) -> Callable[[Callable[..., An
             **own: Any,
         ) -> None:
             from kvbench.analysis.fit.fit import fit_run
-            from kvbench.cli.max_cost import price_list, spending_limit
+            from kvbench.analysis.fit.given import Given
+            from kvbench.cli.max_cost import spending_limit
+            from kvbench.prices.load import load_prices
             from kvbench.replay.probes.probe import run_probe
             from kvbench.replay.probes.prober import Budget, ProbePlan
             from kvbench.runs.reader import load_run
 
             experiment, settings = design(**own)
             budget = Budget(requests=max_requests, hours=max_hours, tokens=max_tokens).check()
-            books = price_list(prices)
+            books = load_prices(prices)
             spending = spending_limit(max_cost, books)
             if not yes and not sys.stdin.isatty():
                 raise UsageError(
@@ -90,7 +92,7 @@ def _command(*, requests: int, hours: float = 1.0) -> Callable[[Callable[..., An
                 )
                 run_dir = in_event_loop(run_probe(plan, experiment))
             run = load_run(run_dir)
-            code = shown(fit_run(run), json)
+            code = shown(fit_run(run, given=Given(prices=books)), json)
             raise typer.Exit(EXIT_INTERRUPTED if run.info.status == "interrupted" else code)
 
         app.command(design.__name__, help=design.__doc__)(_with_own_options(command, design))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from kvbench.cli.endpoint import EndpointOption, in_event_loop, opened_endpoint
-from kvbench.cli.max_cost import price_list, spending_limit
+from kvbench.cli.max_cost import spending_limit
 from kvbench.cli.trace_options import FormatOption, NestedOption, TraceArgument
 from kvbench.errors import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_OK, UsageError
 
@@ -126,7 +126,9 @@ def _budget(max_cost: str | None, prices: list[str] | None, output: str) -> Budg
         return None
     if output == "free":
         raise UsageError("--max-cost needs answers with a bound, and --output free has none", hint="leave one out")
-    return spending_limit(max_cost, price_list(prices))
+    from kvbench.prices.load import load_prices
+
+    return spending_limit(max_cost, load_prices(prices))
 
 
 def _model_map(pairs: Iterable[str]) -> dict[str, str]:

@@ -58,9 +58,11 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     yield ""
     tolerance = bill.get("tolerance", {}).get("amount", "0")
     said = "Nothing was allowed for rounding" if tolerance == "0" else f"{currency} {tolerance} is allowed for rounding"
+    smallest = report["detectable"]["amount"]
+    provable = "" if smallest is None else f" A fault of more than {currency} {amount_text(smallest)} would have shown."
     yield (
-        f"{said}; requests on the edge of two hours were counted where your figures agree best. The usage objects, "
-        "with the ids of your answers, are at your disposal."
+        f"{said}; requests on the edge of two hours were counted where your figures agree best.{provable} The usage "
+        "objects, with the ids of your answers, are at your disposal."
     )
     yield ""
     yield "Please correct the bill, or name the requests that the figures above stand for."

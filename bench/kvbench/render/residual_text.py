@@ -95,4 +95,4 @@ def granule_says(found: dict[str, Any]) -> str:
 
 
 def _chance(chance: float) -> str:
-    return f"{chance:.1%}" if chance >= 0.001 else f"{chance:.0e}"
+    return f"{chance:.1%}" if chance >= 0.001 else f"{chance:.0e}" if chance >= 1e-9 else "less than 1e-9"

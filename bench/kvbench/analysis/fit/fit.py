@@ -36,7 +36,7 @@ def fit_run(run: Run, *, kv_memory_bytes: int | None = None, given: Given = NOTH
         "latency": lambda: joined([fit_latency(run, given), *_decode_of_probe(run, given)]),
         "consistency": lambda: fit_consistency(run),
         "occupancy": lambda: fit_gauge(run, kv_memory_bytes),
-        "tokens": lambda: fit_tokens(run),
+        "tokens": lambda: fit_tokens(run, given),
     }
     if probe in fits:
         return _by_whose_word(fits[probe](), memory)

@@ -7,16 +7,19 @@ from collections.abc import Sequence
 import msgspec
 
 from kvbench.errors import UsageError
+from kvbench.prices.pricing import PriceList
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
     """None: not known. chunk_tokens: of a prefill step (vLLM's max_num_batched_tokens). replay_tokens: of each hit,
-    computed again. tier_bytes_per_s: of the tier below HBM; hbm_bytes_per_s: of all accelerators that share a step."""
+    computed again. tier_bytes_per_s: of the tier below HBM; hbm_bytes_per_s: of all accelerators that share a step.
+    prices: what tokens too many are put in money by; None: the bundled books."""
 
     chunk_tokens: int | None = None
     replay_tokens: int | None = None
     tier_bytes_per_s: float | None = None
     hbm_bytes_per_s: float | None = None
+    prices: PriceList | None = None
 
     def check(self) -> Given:
         """UsageError for what is not above 0."""

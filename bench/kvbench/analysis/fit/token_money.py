@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from kvbench.model import Check, Usage
-from kvbench.prices.load import bundled_books, load_book
 from kvbench.prices.money import PER_M, plain, product
 from kvbench.prices.parts import CannotPrice
 from kvbench.prices.pricing import Found, PriceList
@@ -19,12 +18,13 @@ MILLION = 1_000_000
 _SHARE = Decimal("0.000001")
 _KIND = {
     **dict.fromkeys(("input", "input_grain", "template", "tokenizer", "repeated", "stream"), "miss"),
-    **dict.fromkeys(("output", "output_grain", "reasoning"), "output"),
+    **dict.fromkeys(("output", "output_grain"), "output"),
+    "reasoning": "reasoning",
 }
-"""Which price a check's tokens have."""
+"""Which price a check's tokens have; a row without one for reasoning bills it as output."""
 
 
-def priced(checks: tuple[Check, ...], run: Run) -> tuple[tuple[Check, ...], str | None]:
+def priced(checks: tuple[Check, ...], run: Run, prices: PriceList) -> tuple[tuple[Check, ...], str | None]:
     """The checks with the money of their excess, and a note on the prices; None where nothing is in excess.
 
     An excess of input is priced as uncached, off-peak: hits cost less.
@@ -33,9 +33,7 @@ def priced(checks: tuple[Check, ...], run: Run) -> tuple[tuple[Check, ...], str 
         return checks, None
     model = str((run.info.server or {}).get("model") or "")
     try:
-        found = PriceList([load_book(name) for name in bundled_books()]).find(
-            model, datetime.fromisoformat(run.info.started_at), Usage()
-        )
+        found = prices.find(model, datetime.fromisoformat(run.info.started_at), Usage())
     except CannotPrice as error:
         return checks, f"no money: {error.why.partition(';')[0]}"
     host = urlsplit(str(run.info.endpoint.get("url") or "")).hostname
@@ -48,6 +46,8 @@ def priced(checks: tuple[Check, ...], run: Run) -> tuple[tuple[Check, ...], str 
 def _with_money(check: Check, found: Found) -> Check:
     kind = _KIND.get(check.name)
     price: Decimal | None = None if kind is None else getattr(found.row, kind)
+    if kind == "reasoning" and price is None:
+        price = found.row.output
     if price is None or check.excess is None:
         return check
     of_requests = check.excess_unit == "tokens a request"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kvbench.analysis.fit.given import NOTHING_GIVEN, Given
 from kvbench.analysis.fit.steps import stop_reason
 from kvbench.analysis.fit.token_input import (
     input_checks,
@@ -18,17 +19,18 @@ from kvbench.analysis.fit.token_output import cap_check, output_checks, reasonin
 from kvbench.analysis.fit.token_sent import Audit, audit_of
 from kvbench.analysis.fit.token_sums import cached_check, total_check
 from kvbench.model import Check, Estimate, FitReport
+from kvbench.prices.load import load_prices
 from kvbench.runs.reader import Run
 
 BILLED = ("input", "output")
 """What has to be confirmed for the whole to be."""
 
 
-def fit_tokens(run: Run) -> FitReport:
+def fit_tokens(run: Run, given: Given = NOTHING_GIVEN) -> FitReport:
     """checks, verdict, and as estimates both lines' slopes and intercepts."""
     audit = audit_of(run)
     report = audited(audit)
-    checks, note = priced(report.checks, run)
+    checks, note = priced(report.checks, run, given.prices or load_prices())
     notes = [*report.notes, *([note] if note else [])]
     failed = next((r for r in run.records if not r.ok), None)
     if (why := stop_reason(run)) is not None:
