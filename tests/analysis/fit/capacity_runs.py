@@ -81,6 +81,47 @@ class Sessions:
         return (tokens - 1) // self.size * self.size if hit else 0
 
 
+class SharedSessions(Sessions):
+    """The same under others' sessions of 32 tokens, which make up a steady share of all tokens written."""
+
+    def __init__(self, memory: float, per_token: float, size: int, share: float) -> None:
+        super().__init__(memory, per_token, 0.0, size)
+        self._each, self._due, self._written = share / (1 - share), 0.0, 0
+
+    def serve(self, name: str, tokens: int) -> int:
+        hit = super().serve(name, tokens)
+        self._due += self._each * (tokens - hit) / 32
+        while self._due >= 1:
+            self._due -= 1
+            self._written += 1
+            super().serve(f"others{self._written}", 32)
+        return hit
+
+
+class Lives:
+    """Whole prompts, each for so many seconds after it was sent last, and any number of them."""
+
+    def __init__(self, ttl_s: float, size: int) -> None:
+        self.ttl_s, self.size, self.now_s = ttl_s, size, 0.0
+        self.sent_s: dict[str, float] = {}
+
+    def serve(self, name: str, tokens: int) -> int:
+        hit = self.now_s - self.sent_s.get(name, -1e9) <= self.ttl_s
+        self.sent_s[name] = self.now_s
+        return (tokens - 1) // self.size * self.size if hit else 0
+
+
+class Fifo(Blocks):
+    """What was written first goes first, asked for since or not."""
+
+    def serve(self, name: str, tokens: int, extends: str | None = None, kept: int = 0) -> int:
+        before = list(self.held)
+        hit = super().serve(name, tokens, extends, kept)
+        places = {block: n for n, block in enumerate(before)}
+        self.held = OrderedDict.fromkeys(sorted(self.held, key=lambda block: places.get(block, len(before))))
+        return hit
+
+
 class Windowed:
     """One pool of blocks under a layer that keeps all tokens and `layers` that keep a window, as vLLM 0.32 uses it: a
     prefill takes the blocks of its whole prompt in every layer, then gives back those outside of the window; least
@@ -110,7 +151,7 @@ class Windowed:
 
 
 class _Prober:
-    def __init__(self, serve: Serve, budget: int) -> None:
+    def __init__(self, serve: Serve, budget: int, silent: bool) -> None:
         self.records: list[Record] = []
         self.events: list[dict[str, Any]] = []
         self.most_input_tokens = 65_536
@@ -119,9 +160,14 @@ class _Prober:
             budget=SimpleNamespace(requests=budget, hours=1.0, tokens=None),
         )
         self._serve = serve
+        self._silent = silent
+        self.elapsed_s = 0.0
 
     def agreed(self, takes: object) -> bool:
         return True
+
+    async def sleep_until(self, elapsed_s: float) -> None:
+        self.elapsed_s = elapsed_s
 
     def room(self, requests: int, tokens: int) -> bool:
         return len(self.records) + requests <= self.plan.budget.requests
@@ -132,9 +178,16 @@ class _Prober:
     async def ask(self, name: str, role: str, tokens: int, *, extends: str | None = None, kept: int = 0) -> Record:
         if len(self.records) >= self.plan.budget.requests:
             raise Stopped("the budget is spent")
-        at = len(self.records) * 1000
-        usage = Usage(input_tokens=tokens, cached_tokens=self._found(name, tokens, extends, kept), output_tokens=1)
-        clock = Clock(scheduled=at, due=at, sent=at, first_token=at + 100, end=at + 100)
+        at = len(self.records) * 100_000
+        if isinstance(owner := getattr(self._serve, "__self__", None), Lives):
+            owner.now_s = self.elapsed_s
+        found = self._found(name, tokens, extends, kept)
+        usage = Usage(input_tokens=tokens, cached_tokens=None if self._silent else found, output_tokens=1)
+        # 10 ns, and 1 for each uncached token
+        took = 10 + tokens - (found or 0) if self._silent else 100
+        # 1 ms for each token computed, by which prompts age
+        self.elapsed_s += (tokens - (found or 0)) / 1000
+        clock = Clock(scheduled=at, due=at, sent=at, first_token=at + took, end=at + took)
         name_of = f"{name}.{role}{at if role == 'again' else ''}"
         self.records.append(Record(request_id=name_of, session_id=name, turn=0, clock=clock, usage=usage))
         return self.records[-1]
@@ -146,9 +199,11 @@ class _Prober:
         return self._serve(name, tokens)
 
 
-def probe(serve: Serve, *, memory: int | None = None, lengths: tuple[int, ...] = (), budget: int = 250) -> Run:
-    """The run of a whole capacity probe."""
-    prober = _Prober(serve, budget)
+def probe(
+    serve: Serve, *, memory: int | None = None, lengths: tuple[int, ...] = (), budget: int = 250, silent: bool = False
+) -> Run:
+    """The run of a whole capacity probe. silent: no cached tokens are reported, and times tell."""
+    prober = _Prober(serve, budget, silent)
     design = CapacityDesign(kv_memory_bytes=memory, input_tokens=lengths)
     try:
         asyncio.run(CapacityProbe(design).probe(prober))  # type: ignore[arg-type]

@@ -6,7 +6,16 @@ import random
 from collections.abc import Callable
 
 import pytest
-from tests.analysis.fit.capacity_runs import Blocks, HeadsFirst, Sessions, Shared, Windowed, probe
+from tests.analysis.fit.capacity_runs import (
+    Blocks,
+    HeadsFirst,
+    Lives,
+    Sessions,
+    Shared,
+    SharedSessions,
+    Windowed,
+    probe,
+)
 
 from kvbench.analysis.fit.fit import fit_runs
 from kvbench.analysis.fit.ramp import fit_capacity
@@ -121,6 +130,28 @@ def test_a_cache_that_others_write_a_steady_share_of_is_not_taken_for_a_smaller_
         report = fit_capacity(probe(Shared(rng.randint(500, 2000), 32, share).serve))
         assert not report.estimates, seed
         assert "no one capacity" in report.refusals[0].reason or share > 0.05
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_sessions_beside_others_are_not_taken_for_larger_ones(seed: int) -> None:
+    """Two of five tokens written are others': bytes a token would come out a third too high, and more."""
+    tokens = random.Random(seed).randint(12_000, 60_000)
+    report = fit_capacity(probe(SharedSessions(tokens, 1.0, 32, 0.4).serve, memory=tokens))
+    assert not report.estimates
+    assert "others wrote to the cache in between" in report.refusals[0].reason
+    alone = fit_capacity(probe(SharedSessions(tokens, 1.0, 32, 0.0).serve, memory=tokens))
+    low, _, high = interval(alone, "bytes_per_token")
+    assert low <= 1 <= high
+    assert not any("left no room" in text for text in alone.assumed)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("silent", [False, True])
+def test_prompts_that_live_for_a_time_are_not_taken_for_a_full_cache(seed: int, silent: bool) -> None:
+    """At 1,000 tokens a second what was sent within 20 to 60 s is found: that looks like as many thousand tokens."""
+    report = fit_capacity(probe(Lives(random.Random(seed).uniform(20, 60), 32).serve, memory=10**9, silent=silent))
+    assert not report.estimates
+    assert "given up by age" in report.refusals[0].reason
 
 
 def two_replicas(seed: int, sticky: bool) -> Callable[[str, int], int]:

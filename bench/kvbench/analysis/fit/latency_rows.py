@@ -16,7 +16,7 @@ MOST_BOUND = 0.05
 """Of its TTFT: in a run whose client was late at times, an arrival that may be dated later than by this is left out."""
 RESTORED = "restored"
 """Event of a probe: what the server's counters said of one request. request_id, tokens (from below HBM)."""
-_EXTERNAL = "external_kv_transfer"
+EXTERNAL = "external_kv_transfer"
 
 
 @dataclass(frozen=True)
@@ -164,4 +164,4 @@ def _some_below(run: Run) -> bool | None:
 
 
 def _external(by_source: object) -> float | None:
-    return float(by_source[_EXTERNAL]) if isinstance(by_source, dict) and _EXTERNAL in by_source else None
+    return float(by_source[EXTERNAL]) if isinstance(by_source, dict) and EXTERNAL in by_source else None

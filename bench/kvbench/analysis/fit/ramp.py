@@ -13,7 +13,20 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kvbench.analysis.fit.refused import REPEAT, no_memory, refused
+from kvbench.analysis.fit.latency_rows import EXTERNAL
+from kvbench.analysis.fit.refused import (
+    AGE,
+    AGED,
+    OTHERS,
+    REPEAT,
+    REREAD,
+    by_age,
+    found_more,
+    no_memory,
+    not_asked,
+    refused,
+    without_bytes,
+)
 from kvbench.analysis.fit.sessions import Held, Window, by_session, heads_first, kept_window
 from kvbench.analysis.fit.steps import Step, failure, steps, stop_reason
 from kvbench.analysis.fit.timed import fit_timed
@@ -22,7 +35,7 @@ from kvbench.runs.reader import Run
 
 FOREIGN_LIMIT = 0.02
 MOST_UNSEEN_GRAINS = 2
-ROLES = ("read", "reread")
+ROLES = ("read", REREAD)
 ASSUMED = (
     "one server with one cache, hardly any other traffic, least recently used goes first: replicas that always get the "
     "same prompts look like one, and others who write one or two of a hundred blocks make it look as much smaller",
@@ -98,7 +111,14 @@ def fit_capacity(run: Run, kv_memory_bytes: int | None = None) -> FitReport:
     if (refusal := heads_first(found)) is not None:
         misfit = Misfit(share=0.0, limit=0.0, causes=("eviction of heads before tails",))
         return FitReport(runs=(name,), refusals=(refusal,), misfit=misfit, notes=notes)
-    return _estimates(name, readings, grain, memory, kept_window(found, grain), notes)
+    gone = [s for s in found if s.role == AGED and s.sent_tokens - (s.cached_tokens or 0) > _loss(found, grain)]
+    if gone:
+        return FitReport(runs=(name,), refusals=(by_age(),), misfit=AGE, notes=notes)
+    report = _estimates(
+        name, readings, grain, memory, kept_window(found, grain), notes, not_asked(found), _more(found, grain)
+    )
+    below = _from_below(run)
+    return report if below is None or memory is None else without_bytes(report, below)
 
 
 def _estimates(
@@ -108,6 +128,8 @@ def _estimates(
     memory: int | None,
     window: Window | None,
     notes: tuple[str, ...],
+    unasked: tuple[str, ...],
+    more: Refusal | None,
 ) -> FitReport:
     requests = sum(r.requests for r in readings)
     residuals = tuple(
@@ -117,6 +139,8 @@ def _estimates(
     found = _capacity(readings, grain)
     if found is None and any(r.part for r in readings):
         return _disagreeing(name, readings, notes, residuals)
+    if more is not None:
+        return FitReport(runs=(name,), refusals=(more,), misfit=OTHERS, notes=notes, residuals=residuals)
     if found is None:
         even = [r for r in readings if r.series != "scout"]
         return by_session(
@@ -125,7 +149,7 @@ def _estimates(
             window,
             memory=memory,
             requests=requests,
-            assumed=ASSUMED,
+            assumed=ASSUMED + unasked,
             notes=notes,
             residuals=residuals,
         )
@@ -238,12 +262,23 @@ def _read(series: str, found: Sequence[Step], grain: int, role: str = "read") ->
             part=cached,
             lacking=step.sent_tokens - cached,
             length=max(s.sent_tokens for s in read),
-            requests=sum(1 for s in found if s.series == series and (s.role == "reread") == (role == "reread")),
+            requests=sum(1 for s in found if s.series == series and (s.role == REREAD) == (role == REREAD)),
             after=sum(s.cached_tokens or 0 for s in read[i + 1 :]),
             sent_whole=sent_whole,
             aligned=aligned,
         )
     return None
+
+
+def _more(found: Sequence[Step], grain: int) -> Refusal | None:
+    """What the series that was read once more says of others who write."""
+    series = next((s.series for s in found if s.role == REREAD), None)
+    first = None if series is None else _read(series, found, grain)
+    if first is None:
+        return None
+    loss = _loss(found, grain)
+    again = [s.sent_tokens - (s.cached_tokens or 0) <= loss for s in found if s.role == REREAD]
+    return found_more(first.whole, again.index(False) if False in again else len(again))
 
 
 def _never_lost(found: Sequence[Step], grain: int) -> int:
@@ -312,6 +347,18 @@ def _foreign(run: Run, found: Sequence[Step]) -> str | None:
         f"the server looked up {queries[-1] - queries[0]:,.0f} prompt tokens while this probe sent {sent:,}: others "
         "used the cache at the same time"
     )
+
+
+def _from_below(run: Run) -> float | None:
+    """Tokens that came from below HBM while the probe ran, by the server's own counters; None: none, or not told."""
+    told = [
+        value
+        for event in run.events
+        if event.get("kind") == "metrics"
+        and (sources := (event.get("metrics") or {}).get("prompt_tokens_by_source")) is not None
+        and (value := sources.get(EXTERNAL)) is not None
+    ]
+    return told[-1] - told[0] if len(told) > 1 and told[-1] > told[0] else None
 
 
 def _disorder(after: Sequence[Reading]) -> str:

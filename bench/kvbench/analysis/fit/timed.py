@@ -15,7 +15,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kvbench.analysis.fit.refused import REPEAT, no_memory, refused
+from kvbench.analysis.fit.refused import (
+    AGE,
+    AGED,
+    OTHERS,
+    REPEAT,
+    REREAD,
+    by_age,
+    found_more,
+    no_memory,
+    not_asked,
+    refused,
+)
 from kvbench.analysis.fit.steps import Step
 from kvbench.model import Estimate, FitReport, Refusal
 
@@ -25,6 +36,8 @@ STRAY = 0.01
 """Share of answers whose time has nothing to do with the cache."""
 MOST_BLOCK = 256
 SURE = 0.95
+CLEAR = 100.0
+"""How many times likelier a time is of one group than of the other, where no doubt is left."""
 REPORTING = "an endpoint that reports cached tokens (vLLM: --enable-prompt-tokens-details)"
 
 Floats = NDArray[np.float64]
@@ -36,6 +49,7 @@ class _Held(NamedTuple):
     low: int
     value: float
     high: int
+    prompts: int
 
 
 class Times:
@@ -52,6 +66,12 @@ class Times:
         from scipy.stats import t
 
         return np.asarray(t.pdf((logs - self.middle) / self.scale, self.n - 1) / self.scale)
+
+    def likelier(self, other: Times, seconds: Floats) -> Floats:
+        """Density of one more of this group over that of one more of the other."""
+        logs = np.log(seconds)
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.divide(self.density(logs), other.density(logs)))
 
     def below(self, logs: Floats) -> Floats:
         """Share of others that would be faster."""
@@ -98,6 +118,16 @@ def fit_timed(
             f"{mistaken * 100:.2g}% would be mistaken for the other (limit {MOST_MISTAKEN * 100:g}%)",
             f"{REPORTING}; or {REPEAT} --input-tokens with a longer prompt, if prefix caching is on",
         )
+    for each in _series(found):
+        if older := _found_after(each, found, hits, misses):
+            return no(
+                f"{told}; by TTFT {older} prompts older than one that was lost were still found (series {each}): not "
+                "one cache whose least recently used go first, or an answer that something else held up",
+                f"{REPEAT} again; one replica, with nothing else on it",
+            )
+    aged = np.array([s.ttft_s for s in found if s.role == AGED and s.ttft_s])
+    if (misses.likelier(hits, aged) > 1).any():
+        return FitReport(runs=(name,), refusals=(by_age(),), misfit=AGE)
     counted = [c for c in (_count(name_of, found, hits, misses) for name_of in _series(found)) if c is not None]
     if not counted:
         why = f": {stop}" if stop else ""
@@ -105,6 +135,9 @@ def fit_timed(
             f"the cache did not overflow, as far as TTFT tells{why}",
             "a larger budget, or --input-tokens with a longer prompt",
         )
+    again_found = _more_once_more(found, hits, misses)
+    if again_found is not None:
+        return FitReport(runs=(name,), refusals=(again_found,), misfit=OTHERS)
     low, value, high = max(c.low for c in counted), counted[-1].value, min(c.high for c in counted)
     if low > high:
         return no(f"{told}, and by TTFT the readings do not agree", f"{REPEAT} again with nothing else on the endpoint")
@@ -141,12 +174,34 @@ def fit_timed(
     assumed += (
         f"blocks of at most {MOST_BLOCK} tokens in layers that keep all of them: times show neither",
         "a prompt sent again at once is found: the controls rest on it",
+        *not_asked(found),
     )
     return FitReport(runs=(name,), estimates=tuple(estimates), refusals=refusals, assumed=assumed)
 
 
 def _series(found: Sequence[Step]) -> list[str]:
     return list(dict.fromkeys(s.series for s in found if s.role == "read"))
+
+
+def _found_after(series: str, found: Sequence[Step], hits: Times, misses: Times) -> int:
+    """Prompts surely found after one that surely was not, in one reading: under LRU none are."""
+    ratio = hits.likelier(misses, _seconds(series, found, "read"))
+    lost = np.flatnonzero(ratio < 1 / CLEAR)
+    return int((ratio[lost[0] :] > CLEAR).sum()) if len(lost) else 0
+
+
+def _more_once_more(found: Sequence[Step], hits: Times, misses: Times) -> Refusal | None:
+    """What reading a series once more says of others who write: hits take no room."""
+    for series in dict.fromkeys(s.series for s in found if s.role == REREAD):
+        first = _count(series, found, hits, misses)
+        again = int((hits.likelier(misses, _seconds(series, found, REREAD)) > 1).sum())
+        if first is not None and (more := found_more(first.prompts, again)) is not None:
+            return more
+    return None
+
+
+def _seconds(series: str, found: Sequence[Step], role: str) -> Floats:
+    return np.array([s.ttft_s for s in found if s.series == series and s.role == role and s.ttft_s])
 
 
 def _count(series: str, found: Sequence[Step], hits: Times, misses: Times) -> _Held | None:
@@ -174,4 +229,5 @@ def _count(series: str, found: Sequence[Step], hits: Times, misses: Times) -> _H
         low=max(0, least - 1) * ((shortest - 1) // MOST_BLOCK * MOST_BLOCK),
         value=(int(np.argmax(chance)) + 0.5) * (longest - 1),
         high=(most + 1) * (longest - 1 + MOST_BLOCK),
+        prompts=int(np.argmax(chance)),
     )

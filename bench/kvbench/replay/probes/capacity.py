@@ -14,6 +14,8 @@ Where no cached tokens are reported, prompts of one length sent twice show wheth
 does, steps 2, 3 and 5 go by it, with prompts of that length alone.
 6. Read the last of these series once more, from the prompt asked for last to the one asked for first: hits write
    nothing, so that others who write a steady share of all blocks have written less among as many tokens.
+7. Where nothing was found in part, a prompt that nothing is sent after, asked for at an age at which others were lost:
+   what is given up by age looks like a full cache.
 
 Lengths are odd, so never whole blocks: the last block of an aligned prompt is computed again and takes a second place.
 """
@@ -38,6 +40,8 @@ WINDOW_KNOWN = 1.04
 BEYOND_WINDOW = 2.5
 MORE_PROMPTS = 1.5
 PROMPTS_A_SERIES = 24
+SESSIONS_A_SERIES = 20
+"""Where hits are whole: a budget of 250 requests is then enough to find the window and to read once more."""
 CONTROL_LENGTHS = (1_025, 4_097, 16_385)
 """A token more than whole blocks of up to 256: all but that one can be hit, whatever the block."""
 CONTROLS = 12
@@ -46,6 +50,8 @@ APART = 1.5
 BEYOND = 3
 """Prompts asked for beyond the first that is not all there: under LRU they are gone."""
 REREAD = "reread"
+OLDER = 1.1
+"""Than the oldest that was lost first is the prompt that nothing is sent after."""
 Prompt = tuple[int, int]
 """Its number in the series, and its length."""
 
@@ -73,6 +79,10 @@ class CapacityProbe:
         """Prompts asked for beyond the first that was lost, in the latest reading."""
         self._partly = False
         """Something was found that was not whole: blocks go one by one."""
+        self._sent_s: dict[str, float] = {}
+        """When each prompt was sent last."""
+        self._lost_age_s = 0.0
+        """Age of the oldest prompt that was the first of a reading to be lost."""
 
     async def probe(self, prober: Prober) -> None:
         good = await self._grain(prober)
@@ -107,9 +117,21 @@ class CapacityProbe:
                 tokens, series = round(MORE_PROMPTS * tokens), f"{series}+"
                 prober.plan.say(f"all were found: {prompts} of them")
                 read, lost = await self._ramp(prober, series, length, prompts)
-            if lost and self._partly and number == len(lengths) - 1 and prober.room(len(read), length * len(read)):
+            if lost and number == len(lengths) - 1 and prober.room(len(read), length * len(read)):
                 prober.plan.say("the same once more, in the order in which they were asked for")
                 await self._read(prober, series, read[::-1], REREAD, beyond=0)
+        if self._lost_age_s and not self._partly:
+            await self._age(prober, min(lengths))
+
+    async def _age(self, prober: Prober, length: int) -> None:
+        """Whether age alone makes a prompt go that others were lost at."""
+        age_s = OLDER * self._lost_age_s
+        if not prober.room(2, 2 * length) or prober.elapsed_s + age_s > prober.plan.budget.hours * 3600:
+            return
+        prober.plan.say(f"waiting {age_s:.3g} s: is a prompt lost that is left alone?")
+        await prober.ask("still/0", "prime", length)
+        await prober.sleep_until(prober.elapsed_s + age_s)
+        await prober.ask("still/0", "aged", length)
 
     def _silent(self, prober: Prober) -> bool:
         """Whether no answer told cached tokens, and TTFT is there to go by."""
@@ -159,7 +181,7 @@ class CapacityProbe:
         return prober.agreed(
             Takes(
                 requests=budget.requests,
-                input_tokens=int(min(budget.requests * longest, speed * budget.hours * 3600)),
+                input_tokens=budget.requests * longest,
                 longest_tokens=longest,
                 output_tokens=budget.requests,
                 hours=budget.hours,
@@ -179,13 +201,13 @@ class CapacityProbe:
                 goal = max(GRAIN_LENGTHS[0], total * (1 + SCOUT_GROWTH))
                 while total < goal:
                     length = self._only_length or odd(min(longest, max(GRAIN_LENGTHS[0], goal - total)))
-                    await prober.ask(f"scout/{len(lengths)}", "prime", length)
+                    await self._ask(prober, f"scout/{len(lengths)}", "prime", length)
                     recent.append(len(lengths))
                     lengths.append(length)
                     total += length
                 if unchecked == len(lengths) - 1:
                     continue
-                record = await prober.ask(f"scout/{unchecked}", "check", lengths[unchecked])
+                record, _ = await self._ask(prober, f"scout/{unchecked}", "check", lengths[unchecked])
                 if not self._whole(record):
                     lost = unchecked
                 recent.remove(unchecked)
@@ -201,7 +223,7 @@ class CapacityProbe:
     async def _ramp(self, prober: Prober, series: str, length: int, prompts: int) -> tuple[list[Prompt], bool]:
         """As `_read`."""
         for number in range(prompts):
-            await prober.ask(f"{series}/{number}", "prime", length)
+            await self._ask(prober, f"{series}/{number}", "prime", length)
         return await self._read(prober, series, [(number, length) for number in reversed(range(prompts))])
 
     async def _read(
@@ -215,11 +237,20 @@ class CapacityProbe:
         for number, length in order:
             if lost and self._beyond >= most:
                 break
-            record = await prober.ask(f"{series}/{number}", role, length)
+            record, age_s = await self._ask(prober, f"{series}/{number}", role, length)
             read.append((number, length))
             self._beyond += lost
-            lost = lost or not self._whole(record)
+            if not lost and not self._whole(record):
+                lost, self._lost_age_s = True, max(self._lost_age_s, age_s)
         return read, lost
+
+    async def _ask(self, prober: Prober, name: str, role: str, length: int) -> tuple[Record, float]:
+        """The record, and how long ago the prompt had been sent before, seconds; 0 where it had not."""
+        now_s = prober.elapsed_s
+        record = await prober.ask(name, role, length)
+        age_s = now_s - self._sent_s.get(name, now_s)
+        self._sent_s[name] = prober.elapsed_s
+        return record, age_s
 
     async def _window(self, prober: Prober, longest: int) -> int:
         """Length from which on a prompt was not kept whole, 0 for none up to `longest`; by bisection, to a grain or
@@ -254,7 +285,8 @@ class CapacityProbe:
             return [self._only_length]
         if self._design.input_tokens:
             return [odd(min(length, prober.most_input_tokens)) for length in self._design.input_tokens]
-        full = max(upper / PROMPTS_A_SERIES, BEYOND_WINDOW * window)
+        prompts = PROMPTS_A_SERIES if self._partly else SESSIONS_A_SERIES
+        full = max(upper / prompts, BEYOND_WINDOW * window)
         wanted = [self._off_grain(min(prober.most_input_tokens, n)) for n in (full, full / 2, full * 2)]
         return list(dict.fromkeys(wanted))
 
