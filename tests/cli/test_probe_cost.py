@@ -49,7 +49,7 @@ def book(tmp_path: Path) -> str:
         # 2 * (12 + 8) requests of 101: 4,040 * 2 + 40 * 10
         (
             "ttl --max-age 0.3 --min-age 0.1 --passes 1 --input-tokens 101",
-            "40 requests, 4,040 prompt tokens, 40 of output and 0.0002 h (nearly all of it waiting)",
+            "40 requests, 4,040 prompt tokens, 40 of output and 0.72 s (nearly all of it waiting)",
             "0.00848",
         ),
     ],

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvbench.render.text import count, milliseconds, percent, rate, safe, seconds, span
+from kvbench.render.text import count, milliseconds, percent, rate, safe, seconds, span, token_time
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,11 @@ def test_nothing_that_drives_a_terminal_gets_through(text: str, shown: str) -> N
         (milliseconds(0.000004), "4.0 us"),
         (milliseconds(0.0), "0.0 ms"),
         (milliseconds(None), "not reported"),
+        (token_time(0.0121), "12.1 ms"),
+        (token_time(0.000104), "0.104 ms"),
+        (token_time(0.0000995), "0.0995 ms"),
+        (token_time(0.0), "0.0 ms"),
+        (token_time(None), "not reported"),
         (span(31.24), "31.2 s"),
         (span(760), "12 min 40 s"),
         (span(119.6), "2 min 00 s"),

@@ -60,23 +60,23 @@ def _root(
     del version
 
 
-app.command("run")(run.run)
-app.add_typer(trace.app, name="trace")
-app.command("sim")(sim.sim)
+app.command("run", short_help="Replay a trace against an endpoint: TTFT, cache hits, throughput.")(run.run)
+app.add_typer(trace.app, name="trace", short_help="Check, describe, convert and make workloads.")
+app.command("sim", short_help="Serve a simulated endpoint on loopback until Ctrl-C.")(sim.sim)
 app.command("show")(show.show)
 app.command("runs")(runs.runs)
-app.command("compare")(compare.compare)
-app.command("gate")(gate.gate)
-app.command("nightly")(nightly.nightly)
-app.command("history")(history.history)
-app.command("model")(model.model)
+app.command("compare", short_help="Compare runs turn by turn: what changed, by how much, and where.")(compare.compare)
+app.command("gate", short_help="Judge runs against a baseline: pass, fail or inconclusive.")(gate.gate)
+app.command("nightly", short_help="Run a baseline and a candidate in turn, and judge them.")(nightly.nightly)
+app.command("history", short_help="List a directory's runs, each metric over nights.")(history.history)
+app.command("model", short_help="KV bytes a token and a session: claimed, by config, allocated.")(model.model)
 app.command("claims")(claims.claims)
 app.command("price")(price.price)
-app.command("prices")(prices.prices)
+app.command("prices", short_help="Check a price book and list its rows, with their sources.")(prices.prices)
 app.add_typer(probe.app, name="probe")
-app.command("fit")(fit.fit)
-app.command("predict")(predict.predict)
-app.command("plan")(plan.plan)
+app.command("fit", short_help="Bytes a token, capacity, lifetime and speed, from runs.")(fit.fit)
+app.command("predict", short_help="Say what another load, pool or trace would do, from a run.")(predict.predict)
+app.command("plan", short_help="Plan a cache: sessions, hit rate, bounds and costs.")(plan.plan)
 
 
 def _safe(message: str) -> str:

@@ -32,6 +32,18 @@ def _group() -> None:
     pass
 
 
+_SHORT = {
+    "capacity": "How many tokens the prefix cache holds, and bytes a token.",
+    "granularity": "Which hit rule holds: block size and least hit.",
+    "ttl": "How long a cached prompt lives that nobody asks for.",
+    "latency": "What a hit and a miss cost in time.",
+    "consistency": "Whether answers from the cache are those computed.",
+    "occupancy": "What a token and a request take, by the server's gauge.",
+    "tokens": "Whether the reported token counts are right.",
+}
+"""For the list of commands, where a longer text would be cut off at 80 columns."""
+
+
 def _command(*, requests: int, hours: float = 1.0) -> Callable[[Callable[..., Any]], None]:
     """Make a command of a function from an experiment's own options: those that all experiments have are added, with
     limits of so many requests and hours."""
@@ -95,7 +107,9 @@ def _command(*, requests: int, hours: float = 1.0) -> Callable[[Callable[..., An
             code = shown(fit_run(run, given=Given(prices=books)), json)
             raise typer.Exit(EXIT_INTERRUPTED if run.info.status == "interrupted" else code)
 
-        app.command(design.__name__, help=design.__doc__)(_with_own_options(command, design))
+        app.command(design.__name__, help=design.__doc__, short_help=_SHORT[design.__name__])(
+            _with_own_options(command, design)
+        )
 
     return add
 

@@ -20,9 +20,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(trace_synth.synth)
-app.command()(trace_transform.transform)
-app.command()(trace_curve.curve)
-app.command()(trace_cliff.cliff)
+app.command(short_help="Make a trace of others: take parts, put several together.")(trace_transform.transform)
+app.command(short_help="The exact hit rate of a prefix cache (LRU) of any size.")(trace_curve.curve)
+app.command(short_help="The eviction cliff: hit rate by number of live sessions.")(trace_cliff.cliff)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -45,8 +45,8 @@ def validate(
         raise typer.Exit(EXIT_USAGE)
 
 
-app.command()(trace_info.info)
-app.command()(trace_convert.convert)
+app.command(short_help="Describe a trace: sessions, lengths, pauses, sharing.")(trace_info.info)
+app.command(short_help="Write a trace in another format, or anonymised.")(trace_convert.convert)
 
 
 def _print_json(value: dict[str, Any]) -> None:

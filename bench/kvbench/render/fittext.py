@@ -50,7 +50,7 @@ def _amount(value: float, unit: str | None) -> str:
     """A share as a percentage, tokens as they are."""
     unit = unit or ""
     if not unit.startswith("of "):
-        return f"{number(value)} {unit}"
+        return f"{number(value)} {unit.removesuffix('s') if value == 1 else unit}"
     return f"{value:.1%} {unit}" if value >= 0.01 else f"{value:.2%} {unit}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvbench.render.text import NOT_REPORTED, milliseconds, percent, safe, seconds
+from kvbench.render.text import NOT_REPORTED, percent, safe, seconds, token_time
 
 INDENT = " " * 14
 
@@ -81,7 +81,7 @@ def amount(value: float | None, unit: str) -> str:
     if unit == "s":
         return seconds(value)
     if unit == "s/token":
-        return milliseconds(value)
+        return token_time(value)
     if unit == "1":
         return f"{value * 100:.2f}%"
     return f"{value:,.4g} {unit}" if abs(value) < 1000 else f"{value:,.0f} {unit}"

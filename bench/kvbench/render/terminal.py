@@ -8,7 +8,18 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from kvbench.model import OwnError, Quantiles, Summary
-from kvbench.render.text import NOT_REPORTED, count, milliseconds, percent, plural, rate, safe, seconds, span
+from kvbench.render.text import (
+    NOT_REPORTED,
+    count,
+    milliseconds,
+    percent,
+    plural,
+    rate,
+    safe,
+    seconds,
+    span,
+    token_time,
+)
 
 
 class Line(NamedTuple):
@@ -134,7 +145,7 @@ def _latencies(summary: Summary) -> Iterator[Line]:
         yield Line("TTFO", _quantiles(summary.ttfo_s, seconds))
     slow = summary.interactivity_p90_tokens_per_s
     at_least = "" if slow is None else f"   (90% of the requests at {rate(slow)} or more)"
-    yield Line("TPOT", _quantiles(summary.tpot_s, milliseconds) + at_least)
+    yield Line("TPOT", _quantiles(summary.tpot_s, token_time) + at_least)
     yield from _jobs(summary)
 
 

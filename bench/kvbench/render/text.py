@@ -31,6 +31,13 @@ def milliseconds(value_s: float | None) -> str:
     return f"{value_s * 1e6:.1f} us" if 0 < abs(value_s) < 1e-4 else f"{value_s * 1e3:.1f} ms"
 
 
+def token_time(value_s: float | None) -> str:
+    """Times of a token side by side, all in milliseconds: `12.1 ms`, `0.104 ms`, `0.0995 ms`."""
+    if value_s is not None and 0 < abs(value_s) < 1e-3:
+        return f"{value_s * 1e3:.3g} ms"
+    return milliseconds(value_s)
+
+
 def span(value_s: float | None) -> str:
     """A length of time by its largest units: `31.2 s`, `12 min 40 s`, `3 h 05 min`."""
     if value_s is None:

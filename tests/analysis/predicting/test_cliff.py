@@ -94,3 +94,9 @@ def test_lengths_alone_are_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(header) + "\n" + json.dumps(line) + "\n")
     with open_workload(path) as opened, pytest.raises(RefusedError, match="lengths alone"):
         target_of_trace(BlockedTrace(opened))
+
+
+def test_the_load_that_was_asked_about_has_a_row(tmp_path: Path) -> None:
+    made = target(tmp_path / "t.jsonl", ([list(range(100 * n, 100 * n + 10))] * 3 for n in range(1, 9)))
+    points = cliff_of(made, Load(sessions=7), 1000 * SIZE).points
+    assert [point.sessions for point in points] == [1, 2, 3, 4, 6, 7, 8]

@@ -208,7 +208,7 @@ def _disturbed(seen: Observed) -> tuple[str, str] | None:
     stretches = len(_stretches(busy)) if busy else 0
     if len(busy) < FEWEST or stretches < FEWEST_STRETCHES:
         why = (
-            f"{len(busy)} scrapes of use, over {stretches} sets of requests, are too few: at least {FEWEST} over "
+            f"too few scrapes of use: {len(busy)}, over {stretches} sets of requests, where it takes {FEWEST} over "
             f"{FEWEST_STRETCHES}"
         )
         return f"{why}{f' ({told})' if told else ''}", "kvbench probe occupancy, or a longer run"

@@ -46,6 +46,8 @@ def cliff_of(target: Target, load: Load, capacity_tokens: float, takes: Takes | 
     else:
         held = target.trees
     present = found[load.sessions] if load.sessions in found else at(load.sessions)
+    if load.sessions is not None and load.sessions < target.trees:
+        found[load.sessions] = present
     return Cliff(
         capacity_tokens=capacity_tokens,
         lost=LOST,

@@ -43,7 +43,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     def told(self) -> str:
         """In words."""
         arrive = "in the trace's own time" if self.sessions is None else f"{self.sessions:,} sessions at a time"
-        limit = "" if self.max_in_flight is None else f", at most {self.max_in_flight:,} requests in flight"
+        limit = "" if self.max_in_flight is None else f", at most {self.max_in_flight:,} in flight"
         return f"{arrive}, x{self.time_scale:g}{limit}"
 
     @classmethod

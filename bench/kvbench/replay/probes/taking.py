@@ -31,8 +31,16 @@ class Takes(msgspec.Struct, frozen=True, kw_only=True):
         told = (
             f"at most {self.requests:,} requests, {self.input_tokens:,} prompt tokens, {self.output_tokens:,} of output"
         )
-        told += f" and {self.hours:.2g} h" if self.hours is not None else ""
+        told += f" and {_duration(self.hours)}" if self.hours is not None else ""
         return f"{told} ({self.note})" if self.note else told
+
+
+def _duration(hours: float) -> str:
+    """Two significant digits in the unit that keeps them readable."""
+    seconds = hours * 3600
+    if seconds < 120:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if hours < 1 else f"{hours:.2g} h"
 
 
 def cost_sentence(takes: Takes, prices: PriceList, model: str | None, *, as_ids: bool) -> str:
