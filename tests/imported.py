@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kvbench.errors import InputError
 from kvbench.model import Session
 from kvbench.traces.context import ContextBuilder
 from kvbench.traces.import_report import ImportReport
@@ -27,6 +28,15 @@ def imported(path: Path, format: str | None = None) -> Imported:
         assert opened.imported is not None
         sessions = {session.session_id: session for tree in opened.trees() for session in tree.sessions}
         return Imported(sessions, opened.imported)
+
+
+def taken_for(path: Path) -> str:
+    """The format a source is told to be by its content; what no reader claims is left to the native one."""
+    try:
+        found = validate_workload(path).imported
+    except InputError:
+        return "native"
+    return "native" if found is None else found.format
 
 
 def lines(path: Path, *objects: Any) -> Path:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.imported import taken_for
 from typer.testing import CliRunner
 
 from kvbench.cli.main import app
 from kvbench.sim.process import SimProcess
 from kvbench.traces.formats import FORMAT_NAMES
-from kvbench.traces.importing import sniff
 
 ASKED = {"role": "user", "content": "Which test fails?"}
 SAID = {"role": "assistant", "content": "test_sum fails."}
@@ -164,7 +164,7 @@ def test_a_file_of_each_format_becomes_native_lines_that_run(
     monkeypatch.chdir(tmp_path)
     suffix, turns, text = found[name]
     Path(f"source.{suffix}").write_text(text)
-    assert sniff(Path(f"source.{suffix}")) == name
+    assert taken_for(Path(f"source.{suffix}")) == name
     report = call("trace", "convert", f"source.{suffix}", "made.jsonl")
     assert report["export"]["turns"] == turns
     assert (report["import"] is None) == (name == "native")

@@ -13,7 +13,6 @@ def test_counts_monotonic_ns_from_the_start() -> None:
     clock = RunClock.start()
     after = time.monotonic_ns()
     assert before <= clock.origin_ns <= after
-    assert clock.from_monotonic(clock.origin_ns + 5) == 5
     first, second = clock.now_ns(), clock.now_ns()
     assert 0 <= first <= second
 
@@ -24,7 +23,7 @@ def test_a_realtime_reading_falls_between_monotonic_readings_around_it() -> None
         before = clock.now_ns()
         realtime = time.time_ns()
         after = clock.now_ns()
-        assert before - clock.uncertainty_ns <= clock.from_realtime(realtime) <= after + clock.uncertainty_ns
+        assert before - clock.uncertainty_ns <= realtime - clock.realtime_shift_ns <= after + clock.uncertainty_ns
 
 
 def test_a_step_of_the_wall_clock_is_seen_with_its_sign(monkeypatch: pytest.MonkeyPatch) -> None:

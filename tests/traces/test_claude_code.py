@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from tests.agent_logs import prompts_of, sessions_of, write
+from tests.imported import taken_for
 
 from kvbench.errors import InputError
 from kvbench.model import TurnRef
-from kvbench.traces.importing import open_workload, sniff, validate_workload
+from kvbench.traces.importing import open_workload, validate_workload
 
 DATA = os.environ.get("KVBENCH_TEST_DATA")
 needs_data = pytest.mark.skipif(DATA is None, reason="KVBENCH_TEST_DATA is not set")
@@ -320,7 +321,7 @@ def test_calls_that_follow_each_other_in_a_circle_end(tmp_path: Path) -> None:
 
 def test_a_log_without_a_call_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, [SESSION[0], SESSION[1]])
-    assert sniff(path) == "claude-code"
+    assert taken_for(path) == "claude-code"
     with pytest.raises(InputError, match="no call to a model in it"):
         open_workload(path)
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from tests.agent_logs import prompts_of, sessions_of, write
+from tests.imported import taken_for
 
 from kvbench.errors import InputError
 from kvbench.model import TurnRef
-from kvbench.traces.importing import open_workload, sniff, validate_workload
+from kvbench.traces.importing import open_workload, validate_workload
 
 DATA = os.environ.get("KVBENCH_TEST_DATA")
 needs_data = pytest.mark.skipif(DATA is None, reason="KVBENCH_TEST_DATA is not set")
@@ -248,7 +249,7 @@ def test_what_is_not_as_expected_is_left_out_with_its_line(tmp_path: Path) -> No
 
 def test_a_rollout_without_a_call_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, ROLLOUT[:4])
-    assert sniff(path) == "codex"
+    assert taken_for(path) == "codex"
     with pytest.raises(InputError, match="no call to a model in it"):
         open_workload(path)
 
@@ -273,7 +274,7 @@ def test_exec_turns_of_one_call_keep_their_lengths(tmp_path: Path) -> None:
             {"type": "turn.completed", "usage": {**usage, "input_tokens": 200}},
         ],
     )
-    assert sniff(path) == "codex-exec"
+    assert taken_for(path) == "codex-exec"
     (session,) = sessions_of(path).values()
     assert session.session_id == "T"
     assert [(turn.turn, turn.input_tokens, turn.hash_ids) for turn in session.turns] == [

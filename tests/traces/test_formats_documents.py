@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.imported import taken_for
 
 from kvbench.errors import InputError
 from kvbench.traces.formats import FORMAT_NAMES
-from kvbench.traces.importing import open_workload, sniff
+from kvbench.traces.importing import open_workload
 
 DOCS = Path(__file__).parents[2] / "docs"
 SECTIONS = {
@@ -29,7 +30,7 @@ def test_an_example_becomes_what_the_document_says(tmp_path: Path, name: str) ->
     (kind, text), (_, report) = re.findall(r"^```(\w+)\n(.*?)^```$", SECTIONS[name], re.MULTILINE | re.DOTALL)[:2]
     path = tmp_path / f"example.{kind}"
     path.write_text(text)
-    assert sniff(path) == name
+    assert taken_for(path) == name
     with open_workload(path) as opened:
         assert opened.imported is not None
         assert opened.imported.sentences() == report.splitlines()

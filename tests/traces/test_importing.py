@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import zstandard
+from tests.imported import taken_for
 
 from kvbench.errors import FailedError, InputError, UsageError
-from kvbench.traces.importing import open_workload, sniff, validate_workload
+from kvbench.traces.importing import open_workload, validate_workload
 
 NATIVE = '{"kvbench_trace": 1, "name": "n"}\n{"session_id": "a", "turn": 0, "append": []}\n'
 WEKA: dict[str, Any] = {
@@ -66,7 +67,7 @@ def test_formats_are_told_apart_by_content(tmp_path: Path, text: str, format_: s
     """`native` is also what no reader claims: the native one says what is wrong with it."""
     path = tmp_path / "no-suffix"
     path.write_text(text)
-    assert sniff(path) == format_
+    assert taken_for(path) == format_
 
 
 def test_what_no_reader_knows_is_refused_as_it_always_was(tmp_path: Path) -> None:

@@ -4,9 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.imported import taken_for
 
 from kvbench.errors import InputError
-from kvbench.traces.importing import open_workload, sniff
+from kvbench.traces.importing import open_workload
 
 DATA = os.environ.get("KVBENCH_TEST_DATA")
 FORMATS = {
@@ -33,12 +34,14 @@ def test_published_files_are_told_apart_and_read(name: str) -> None:
     files = [source] if source.is_file() else inside
     assert files
     for path in files:
-        assert sniff(path) == FORMATS[name], path
         if path.name in NO_CALL:
+            assert taken_for(path) == FORMATS[name], path
             with pytest.raises(InputError, match="no turn that is one call"):
                 open_workload(path)
             continue
         with open_workload(path) as opened:
+            assert opened.imported is not None
+            assert opened.imported.format == FORMATS[name], path
             assert opened.turn_count > 0, path
             assert not any(entry.root_id == "" for entry in opened.tree_entries)
     if source.is_dir():

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.imported import imported, lines, problems, said, user
+from tests.imported import imported, lines, problems, said, taken_for, user
 from tests.public_traces import data
 
 from kvbench.errors import InputError
@@ -73,11 +73,9 @@ def test_a_body_may_stand_beside_the_logs_own_fields(
 
 @pytest.mark.parametrize("field", ["input_length", "output_length", "hash_ids", "delay", "message_mode"])
 def test_times_from_a_traces_start_are_mooncakes(tmp_path: Path, field: str) -> None:
-    from kvbench.traces.importing import sniff
-
     row = {"timestamp": 9000, "messages": [user("a")]}
-    assert sniff(lines(tmp_path / "rows.jsonl", row)) == "mooncake"
-    assert sniff(lines(tmp_path / "rows.jsonl", {**row, "timestamp": 1e12, field: None})) == "mooncake"
+    assert taken_for(lines(tmp_path / "rows.jsonl", row)) == "mooncake"
+    assert taken_for(lines(tmp_path / "rows.jsonl", {**row, "timestamp": 1e12, field: None})) == "mooncake"
 
 
 def test_answers_tell_apart_who_goes_on(tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.agent_logs import prompts_of, sessions_of
+from tests.imported import taken_for
 
 from kvbench.errors import InputError
-from kvbench.model import Message, Session
-from kvbench.traces.importing import open_workload, sniff, validate_workload
+from kvbench.traces.importing import open_workload, validate_workload
 
 DATA = os.environ.get("KVBENCH_TEST_DATA")
 needs_data = pytest.mark.skipif(DATA is None, reason="KVBENCH_TEST_DATA is not set")
@@ -22,21 +23,6 @@ def write(tmp_path: Path, value: Any, name: str = "t.traj", **style: Any) -> Pat
     path = tmp_path / name
     path.write_text(json.dumps(value, **style))
     return path
-
-
-def sessions_of(path: Path) -> dict[str, Session]:
-    with open_workload(path) as opened:
-        return {session.session_id: session for tree in opened.trees() for session in tree.sessions}
-
-
-def prompts_of(session: Session) -> list[list[Message]]:
-    out: list[list[Message]] = []
-    for turn in session.turns:
-        if turn.messages is not None:
-            out.append(list(turn.messages))
-        else:
-            out.append([*(out[-1] if out else []), *(turn.append or ())])
-    return out
 
 
 def accounted(path: Path, messages: int) -> tuple[dict[str, int], dict[str, int]]:
@@ -64,7 +50,7 @@ def test_a_history_is_a_call_for_each_answer(tmp_path: Path) -> None:
     history[3] |= {"tool_call_ids": ["c1"]}
     steps = [{"action": "ls", "execution_time": 1.5}, {"action": "x", "execution_time": 9.0}]
     path = write(tmp_path, {"history": history, "trajectory": steps, "environment": "e"}, indent=1)
-    assert sniff(path) == "swe-agent"
+    assert taken_for(path) == "swe-agent"
     (session,) = sessions_of(path).values()
     assert session.session_id == "t"
     assert [turn.delay_s for turn in session.turns] == [0.0, 1.5]
@@ -166,7 +152,7 @@ def test_published_trajectories(name: str, turns: int) -> None:
 
 def test_an_array_of_messages_is_a_trajectory(tmp_path: Path) -> None:
     path = write(tmp_path, said("system", "user", "assistant", "user", "assistant"), "a.traj.json", indent=1)
-    assert sniff(path) == "mini-swe-agent"
+    assert taken_for(path) == "mini-swe-agent"
     (session,) = sessions_of(path).values()
     assert (session.session_id, [len(prompt) for prompt in prompts_of(session)]) == ("a", [2, 4])
     accounted(path, 5)
@@ -258,7 +244,7 @@ EVENTS = [
 
 
 def check_openhands(path: Path, name: str) -> None:
-    assert sniff(path) == "openhands"
+    assert taken_for(path) == "openhands"
     (session,) = sessions_of(path).values()
     assert session.session_id == name
     one, two, three = session.turns
@@ -313,7 +299,7 @@ def test_logged_calls_are_sent_as_they_were(tmp_path: Path) -> None:
             "timestamp": 1_767_000_000 + stamp,
         }
         (tmp_path / f"{9 - number}.json").write_text(json.dumps(call, indent=1))
-    assert sniff(tmp_path) == "openhands-completions"
+    assert taken_for(tmp_path) == "openhands-completions"
     (session,) = sessions_of(tmp_path).values()
     assert [turn.input_tokens for turn in session.turns] == [100, 101]
     assert (session.turns[1].delay_s, session.turns[0].tools) == (9.0, tuple(TOOLS))

@@ -8,10 +8,10 @@ _MAPPING_SAMPLES = 32
 
 
 class RunClock:
-    """Monotonic ns since `start()`; also dates realtime stamps (the kernel's) on the same axis.
+    """Monotonic ns since `start()`; also dates realtime stamps (the kernel's) on the same axis, by `realtime_shift_ns`.
 
-    `uncertainty_ns` is half the width of the tightest bracket in which realtime was read, hence the largest error of
-    `from_realtime` while the wall clock is not stepped. Slewing (NTP) moves CLOCK_REALTIME and CLOCK_MONOTONIC alike.
+    `uncertainty_ns` is half the width of the tightest bracket in which realtime was read, hence the largest error of a
+    stamp so dated while the wall clock is not stepped. Slewing (NTP) moves CLOCK_REALTIME and CLOCK_MONOTONIC alike.
     """
 
     __slots__ = ("origin_ns", "realtime_shift_ns", "uncertainty_ns")
@@ -29,14 +29,6 @@ class RunClock:
 
     def now_ns(self) -> int:
         return time.monotonic_ns() - self.origin_ns
-
-    def from_monotonic(self, ns: int) -> int:
-        """A time.monotonic_ns() reading (on Linux also a perf_counter_ns() one) as ns since the run's start."""
-        return ns - self.origin_ns
-
-    def from_realtime(self, ns: int) -> int:
-        """A CLOCK_REALTIME reading as ns since the run's start, by the mapping measured at the start."""
-        return ns - self.realtime_shift_ns
 
     def check_step(self) -> float:
         """Seconds (signed) by which realtime has moved against the monotonic clock since the run's start.

@@ -111,14 +111,6 @@ def logged_calls(path: str | Path, *, format: str | None = None) -> LoggedCalls:
         return LoggedCalls(calls, source.report(index))
 
 
-def sniff(path: Path) -> str:
-    """The format's name by content; what is none of the others is left to the native reader, which says what is wrong.
-
-    Raises InputError for a directory of several formats.
-    """
-    return _sniff(_files(path)[0], path).name
-
-
 class _Source:
     """One source on its way to native lines."""
 

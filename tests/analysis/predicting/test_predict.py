@@ -43,7 +43,7 @@ def made(tmp_path: Path) -> Target:
 
 
 def run(what: Target, how: Model, load: Load) -> Predicted:
-    return predict("fitted", how, what, load, load.told, observed=False, cliff=False)
+    return predict("fitted", how, what, load, load.told, observed=False)
 
 
 def test_one_request_at_a_time_is_predicted_by_hand(made: Target) -> None:

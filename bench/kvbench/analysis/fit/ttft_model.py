@@ -24,6 +24,7 @@ AIC_MARGIN = 10.0
 """Beyond 2 a parameter: several terms and sizes of a chunk are tried, and the best of them is looked at."""
 FEWEST_TIER_ROWS = 8
 FLOOR_STARTS = (0.05, 0.2, 0.4)
+DRAWS = 100
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ def choose(
         best, loss = fitted, other
 
 
-def intervals(fitted: Fitted, rows: Rows, *, draws: int = 100, seed: int = 0) -> tuple[Floats, Floats, list[Fitted]]:
+def intervals(fitted: Fitted, rows: Rows) -> tuple[Floats, Floats, list[Fitted]]:
     """(low, high) of each term and the floor, 90%, shape (terms + 1,), and the draws they come from.
 
     By drawing groups again; what they spread is widened by the parameters that the fit itself takes up, and as
@@ -189,11 +190,11 @@ def intervals(fitted: Fitted, rows: Rows, *, draws: int = 100, seed: int = 0) ->
     """
     from scipy.stats import norm, t
 
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     names = np.unique(rows.group)
     of = [np.flatnonzero(rows.group == name) for name in names]
     drawn = []
-    for _ in range(draws):
+    for _ in range(DRAWS):
         which = np.concatenate([of[i] for i in rng.integers(0, len(of), len(of))])
         drawn.append(fit_form(fitted.form, rows.take(which)))
     table = np.array([[*one.terms, one.floor_s] for one in drawn])

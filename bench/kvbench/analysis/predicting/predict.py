@@ -85,9 +85,7 @@ def model_of(
     return Model(capacity, known, base, slope, tuple(refusals), notes)
 
 
-def predict(
-    fitted_on: str, model: Model, target: Target, load: Load, how: str, *, observed: bool, cliff: bool = True
-) -> Predicted:
+def predict(fitted_on: str, model: Model, target: Target, load: Load, how: str, *, observed: bool) -> Predicted:
     """observed: the target is a run at this load, to be held against."""
     refusals, notes = list(model.refusals), [*target.notes, *model.notes]
     figures: list[Figure] = []
@@ -128,7 +126,7 @@ def predict(
         requests=len(target.rows),
         figures=tuple(figures),
         refusals=tuple(refusals),
-        cliff=cliff_of(target, load, value, takes) if cliff and value is not None else None,
+        cliff=cliff_of(target, load, value, takes) if value is not None else None,
         notes=tuple(notes),
     )
 

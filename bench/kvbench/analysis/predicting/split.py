@@ -22,15 +22,15 @@ from kvbench.runs.reader import Run
 FEWEST_TREES = 4
 
 
-def split(run: Run, given: Given = NOTHING_GIVEN, *, seed: int = 0) -> Predicted:
-    """RefusedError for fewer than four session trees. Which trees are fitted on is drawn with the seed."""
+def split(run: Run, given: Given = NOTHING_GIVEN) -> Predicted:
+    """RefusedError for fewer than four session trees. Which trees are fitted on is drawn, the same ones each time."""
     roots = sorted({_root(r) for r in run.records})
     if len(roots) < FEWEST_TREES:
         raise RefusedError(
             f"{run.path}: {len(roots)} session trees cannot be split: at least {FEWEST_TREES} are needed",
             hint="name another run to predict",
         )
-    random.Random(seed).shuffle(roots)
+    random.Random(0).shuffle(roots)
     half = roots[: len(roots) // 2]
     fitted_on = set(half)
     masked = [

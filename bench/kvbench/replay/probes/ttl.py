@@ -17,7 +17,6 @@ from kvbench.replay.probes.taking import Takes
 
 FIRST_AGES = 12
 AGES = 8
-SPACING_S = 0.05
 DONE = 0.01
 BELOW, ABOVE = (0.7, 0.85, 0.95, 0.99), (1.01, 1.05, 1.15, 1.4)
 """Of the bracket's ends: one prompt lost by chance would have drawn the bracket to its age, and these show it."""

@@ -13,10 +13,9 @@ from collections.abc import Hashable, Sequence
 
 class LruPool:
     """Blocks by id, oldest first. An id stands for the whole prefix up to its block (a chained hash, or such a trace's
-    block id). capacity: blocks; None = unlimited."""
+    block id). Its size is the caller's: `shrink`."""
 
-    def __init__(self, capacity: int | None = None) -> None:
-        self.capacity = capacity
+    def __init__(self) -> None:
         self.stored = 0
         """Blocks ever put in."""
         self._order: OrderedDict[Hashable, Hashable] = OrderedDict()  # copy -> its block
@@ -24,14 +23,6 @@ class LruPool:
 
     def __len__(self) -> int:
         return len(self._order)
-
-    def serve(self, blocks: Sequence[Hashable]) -> int:
-        """A request that comes after all others ended: how many leading blocks it finds; then it leaves all of its."""
-        found = self.leading(blocks)
-        self.touch(blocks, found)
-        if self.capacity is not None:
-            self.shrink(self.capacity)
-        return found
 
     def leading(self, blocks: Sequence[Hashable]) -> int:
         """How many leading blocks are there. By bisection: a block is there wherever one that follows it is."""
