@@ -23,7 +23,9 @@ def fit(
     ],
     kv_memory: Annotated[
         int | None,
-        typer.Option(metavar="BYTES", help="What the endpoint has for its KV cache, where the run does not say."),
+        typer.Option(
+            min=1, metavar="BYTES", help="What the endpoint has for its KV cache, where the run does not say."
+        ),
     ] = None,
     chunk_tokens: Annotated[
         int | None,
@@ -73,8 +75,6 @@ def fit(
     from kvbench.prices.load import load_prices
     from kvbench.runs.reader import load_run, resolve_run
 
-    if kv_memory is not None and kv_memory <= 0:
-        raise UsageError(f"--kv-memory {kv_memory}: must be more than 0 bytes")
     if bill is not None and len(runs) > 1:
         raise UsageError(f"--bill {bill} is of one run, and {len(runs)} are named", hint="one run at a time")
     given = Given(

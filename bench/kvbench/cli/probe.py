@@ -135,7 +135,9 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 def capacity(
     kv_memory: Annotated[
         int | None,
-        typer.Option(metavar="BYTES", help="What the endpoint has for its KV cache: bytes per token follow from it."),
+        typer.Option(
+            min=1, metavar="BYTES", help="What the endpoint has for its KV cache: bytes per token follow from it."
+        ),
     ] = None,
     input_tokens: Annotated[
         str | None,
@@ -145,8 +147,6 @@ def capacity(
     """How many tokens the prefix cache holds: fill it until the first prompts are lost, then read it backwards."""
     from kvbench.replay.probes.capacity import CapacityDesign, CapacityProbe
 
-    if kv_memory is not None and kv_memory <= 0:
-        raise UsageError(f"--kv-memory {kv_memory}: must be more than 0 bytes")
     design = CapacityDesign(kv_memory_bytes=kv_memory, input_tokens=_lengths(input_tokens))
     return CapacityProbe(design).probe, {"kv_memory_bytes": kv_memory, "input_tokens": list(design.input_tokens)}
 
@@ -226,7 +226,9 @@ def consistency(
 def occupancy(
     kv_memory: Annotated[
         int | None,
-        typer.Option(metavar="BYTES", help="What the endpoint has for its KV cache, where it does not say so itself."),
+        typer.Option(
+            min=1, metavar="BYTES", help="What the endpoint has for its KV cache, where it does not say so itself."
+        ),
     ] = None,
     input_tokens: Annotated[
         str | None,
@@ -237,8 +239,6 @@ def occupancy(
     """What a token and a request take of the pool, by the server's own gauge, while some are kept generating."""
     from kvbench.replay.probes.occupancy import OccupancyDesign, OccupancyProbe
 
-    if kv_memory is not None and kv_memory <= 0:
-        raise UsageError(f"--kv-memory {kv_memory}: must be more than 0 bytes")
     design = OccupancyDesign(kv_memory_bytes=kv_memory, input_tokens=_lengths(input_tokens), repeats=repeats).check()
     settings = {"kv_memory_bytes": kv_memory, "input_tokens": list(design.input_tokens), "repeats": repeats}
     return OccupancyProbe(design).probe, settings
