@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from tests.books import book
 
 from kvbench.model import Clock, Expectation, Record, RunInfo, Trust, Usage
 
@@ -89,26 +90,7 @@ def make_run(
     return path
 
 
-BOOK = """\
-kvbench_prices = 1
-name = "mine"
-provider = "Mine"
-currency = "USD"
-checked = 2026-11-30
-
-[[model]]
-id = "tiny"
-
-[[row]]
-model = "tiny"
-currency = "USD"
-from = 2026-01-01T00:00:00Z
-hit = 0.10
-miss = 1.00
-output = 4.00
-status = "unverified"
-source = "made up"
-"""
+BOOK = book("tiny", "0.10", "1.00", "4.00", name="mine")
 """A tree has 4,000 tokens missed, 6,000 hit and 12 out: USD 0.004 + 0.0006 + 0.000048 = 0.004648, a run twelve."""
 
 

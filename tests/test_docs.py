@@ -25,6 +25,15 @@ def blocks(text: str, language: str = "") -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
+def assert_shown(shown: str, printed: str) -> None:
+    """`...` in `shown` stands for lines left out; all others are printed, in order, and follow each other."""
+    printed, at = f"\n{printed}", 0
+    for part in shown.split("...\n"):
+        found = printed.find(f"\n{part}", at) if part else at
+        assert found >= at, f"{part}\nis not in\n{printed}"
+        at = found + len(part)
+
+
 def commands() -> list[str]:
     return [line for block in blocks(README) for line in block.splitlines() if line.startswith("kvbench ")]
 

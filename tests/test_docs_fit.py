@@ -11,6 +11,7 @@ import pytest
 from tests.analysis.fit.capacity_runs import Blocks, probe
 from tests.analysis.fit.test_bill import NOON, request, run_of
 from tests.analysis.fit.test_restarts import start, stated
+from tests.test_docs import assert_shown
 from typer.testing import CliRunner
 
 from kvbench.cli.main import app
@@ -52,15 +53,9 @@ def test_the_page_has_examples() -> None:
 
 @pytest.mark.parametrize(("command", "shown"), SHOWN, ids=[command for command, _ in SHOWN])
 def test_a_command_prints_what_is_shown(runs: Path, monkeypatch: pytest.MonkeyPatch, command: str, shown: str) -> None:
-    """`...` stands for lines left out; all others are there, in order, and follow each other."""
     monkeypatch.chdir(runs)
     result = CliRunner().invoke(app, shlex.split(command))
     assert result.exit_code == 0, result.output
-    printed = f"\n{result.stdout}"
-    at = 0
-    for run in shown.split("...\n"):
-        found = printed.find(f"\n{run}", at) if run else at
-        assert found >= at, (run, printed)
-        at = found + len(run)
+    assert_shown(shown, result.stdout)
     for key in ("within", "off", "allocated_by_layout"):
         assert f"`{key}`" in TEXT

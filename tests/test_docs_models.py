@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from tests.test_docs import assert_shown
 from typer.testing import CliRunner
 
 from kvbench.analysis.models.architectures import ARCHITECTURES, WRAPPERS
@@ -22,15 +23,9 @@ def test_the_page_has_examples() -> None:
 
 @pytest.mark.parametrize(("command", "shown"), SHOWN, ids=[command for command, _ in SHOWN])
 def test_a_command_prints_what_is_shown(command: str, shown: str) -> None:
-    """`...` stands for lines left out; all others are there, in order, and follow each other."""
     result = CliRunner().invoke(app, shlex.split(command))
     assert result.exit_code == (1 if "--trace" in command else 0)
-    printed = f"\n{result.stdout}"
-    at = 0
-    for run in shown.split("...\n"):
-        found = printed.find(f"\n{run}", at) if run else at
-        assert found >= at, run
-        at = found + len(run)
+    assert_shown(shown, result.stdout)
 
 
 def test_the_python_runs() -> None:

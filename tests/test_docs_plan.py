@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.test_docs import assert_shown
 from typer.testing import CliRunner
 
 from kvbench.analysis.planning import fields
@@ -27,17 +28,12 @@ def test_the_page_has_examples() -> None:
 def test_a_command_prints_what_is_shown(
     command: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`...` stands for lines left out; all others are there, in order, and follow each other."""
     for name, text in PROFILES:
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, shlex.split(command), catch_exceptions=False)
     assert result.exit_code == 0
-    printed, at = f"\n{result.stdout}", 0
-    for run in shown.split("...\n"):
-        found = printed.find(f"\n{run}", at) if run else at
-        assert found >= at, f"{run}\nis not in\n{printed}"
-        at = found + len(run)
+    assert_shown(shown, result.stdout)
 
 
 @pytest.mark.parametrize("table", [value for value in vars(fields).values() if isinstance(value, type)])

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from tests.test_docs import assert_shown
 from typer.testing import CliRunner
 
 from kvbench.analysis.pricing.findings import SAYS
@@ -25,18 +26,12 @@ def test_the_page_has_examples() -> None:
 def test_a_command_prints_what_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, shown: str
 ) -> None:
-    """`...` stands for lines left out; all others are there, in order, and follow each other."""
     (usage,) = re.findall(r"^```jsonl\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
     (tmp_path / "usage.jsonl").write_text(usage)
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, shlex.split(command))
     assert result.exit_code == 0, result.output
-    printed = f"\n{result.stdout}"
-    at = 0
-    for run in shown.split("...\n"):
-        found = printed.find(f"\n{run}", at) if run else at
-        assert found >= at, run
-        at = found + len(run)
+    assert_shown(shown, result.stdout)
 
 
 def test_the_names_it_gives_exist() -> None:

@@ -7,31 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.books import book
 from typer.testing import CliRunner
 
 from kvbench.cli.main import app
 from kvbench.sim.process import SimProcess
 
 PRICES = {"price_hit_per_mtok": 1000, "price_miss_per_mtok": 10_000, "price_output_per_mtok": 100_000}
-BOOK = """\
-kvbench_prices = 1
-name = "own"
-provider = "Own"
-currency = "USD"
-checked = 2026-11-01
-[[model]]
-id = "deepseek-flash"
-[[row]]
-model = "deepseek-flash"
-currency = "USD"
-from = 2020-01-01T00:00:00Z
-hit = 1000
-miss = 10_000
-output = 100_000
-write = "miss"
-status = "official"
-source = "the endpoint's settings"
-"""
+BOOK = book("deepseek-flash", "1000", "10_000", "100_000", write='write = "miss"')
 
 
 @pytest.mark.parametrize("honest", [True, False])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.conftest import Kvbench
+from tests.pressure_trace import write_trace
 
 ENDPOINT = (
     "sim:tiny?frontend_s=0&prefill_base_s=0.03&prefill_s_per_token=1e-4&attention_s_per_token2=1e-8&noise_sigma=0.03"
@@ -17,24 +17,6 @@ ENDPOINT = (
 )
 """8,672 tokens: six of the sessions below nearly fit. Times are large beside a busy machine's."""
 POOL = 271 * 32
-
-
-def write_trace(path: Path, sessions: int) -> None:
-    """Sessions of 3 to 9 turns that begin alike and grow by 32 to 400 tokens a turn."""
-    rng = random.Random(1)
-    lines: list[dict[str, Any]] = [{"kvbench_trace": 1, "name": "pressure", "block_size": 16}]
-    shared, fresh = list(range(1, 20)), 100
-    for number in range(sessions):
-        length = len(shared)
-        for turn in range(rng.randint(3, 9)):
-            keep, added = (length - 1, rng.randint(2, 25)) if turn else (0, rng.randint(5, 60))
-            ids = ([] if turn else shared) + list(range(fresh, fresh + added))
-            fresh += added
-            length = keep + len(ids)
-            line = {"session_id": f"s{number}", "turn": turn, "input_tokens": length * 16 - rng.randint(0, 15)}
-            line |= {"output_tokens": 2, "hash_ids": ids}
-            lines.append(line | ({"keep_blocks": keep, "delay_s": rng.uniform(0.1, 1)} if turn else {"start_s": 0.0}))
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def replay(kvbench: Kvbench, sessions: int) -> str:
@@ -54,7 +36,7 @@ def predict(kvbench: Kvbench, *words: Any) -> dict[str, Any]:
 @pytest.fixture
 def runs(kvbench: Kvbench, tmp_path: Path) -> list[str]:
     """The same sessions, 7, 8 and 12 live at a time."""
-    write_trace(tmp_path / "t.jsonl", 24)
+    write_trace(tmp_path / "t.jsonl", 1, 24)
     with ThreadPoolExecutor() as pool:
         return list(pool.map(lambda sessions: replay(kvbench, sessions), (7, 8, 12)))
 

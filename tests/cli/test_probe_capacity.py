@@ -172,7 +172,7 @@ def test_times_tell_where_nothing_is_reported_and_they_are_far_enough_apart(kvbe
     report = json.loads(done.stdout)
     if done.returncode == 3:  # a machine so busy that times overlap is told that they do
         assert "would be mistaken" in report["refusals"][0]["reason"]
-        return
+        pytest.skip("the machine is so busy that times of hits and misses overlap")
     found = estimates(done.stdout)
     capacity = found["capacity_tokens"]
     # on a machine so busy that only prompts of 4,097 tokens tell, to three of those

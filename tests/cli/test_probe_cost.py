@@ -7,26 +7,11 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from tests.books import book as price_book
 from tests.cli.conftest import Kvbench
 
 QUICK = "frontend_s=0&prefill_base_s=0.0005&prefill_s_per_token=1e-7&attention_s_per_token2=0&decode_base_s=0.0005"
-BOOK = """kvbench_prices = 1
-name = "mine"
-provider = "p"
-currency = "EUR"
-checked = 2026-01-01
-[[model]]
-id = "tiny"
-[[row]]
-model = "tiny"
-currency = "EUR"
-from = 2026-01-01T00:00:00Z
-hit = 0.5
-miss = 2
-output = 10
-status = "unverified"
-source = "made up"
-"""
+BOOK = price_book("tiny", "0.5", "2", "10", name="mine", currency="EUR")
 
 
 @pytest.fixture

@@ -10,30 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.books import book
 from tests.cache_gateway import Gateway, cache_gateway
 from tests.cli.conftest import Kvbench
 
 EPHEMERAL = {"type": "ephemeral"}
-BOOK = """kvbench_prices = 1
-name = "own"
-provider = "Own"
-currency = "USD"
-checked = 2026-11-30
-[[model]]
-id = "claude-opus-4-8"
-hit_rule = "none"
-[[row]]
-model = "claude-opus-4-8"
-currency = "USD"
-from = 2026-01-01T00:00:00Z
-hit = 1000
-miss = 10_000
-write_5m = 12_500
-write_1h = 12_500
-output = 100_000
-status = "official"
-source = "made up"
-"""
+BOOK = book("claude-opus-4-8", "1000", "10_000", "100_000", write="write_5m = 12_500\nwrite_1h = 12_500")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from servers.sizes import tight
 from servers.vllm import VllmServer
-from tests.cli.test_predict import write_trace
+from tests.pressure_trace import write_trace
 
 pytestmark = [pytest.mark.real, tight]
 
@@ -23,7 +23,7 @@ BUSY = os.getloadavg()[0] > (os.cpu_count() or 1)
 def predicted(vllm: VllmServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """40 sessions that begin alike, 13 and 20 live at a time, in 16,352 tokens; one request at a time."""
     cwd = tmp_path_factory.mktemp("predict")
-    write_trace(cwd / "t.jsonl", 40)
+    write_trace(cwd / "t.jsonl", 1, 40)
 
     def kvbench(*words: str) -> dict[str, Any]:
         command = [sys.executable, "-m", "kvbench", *words, "--json"]

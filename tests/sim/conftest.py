@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import httpx
 import pytest
@@ -18,6 +20,16 @@ QUICK = {
     "decode_base_s": 0.001,
     "decode_s_per_request": 0,
 }
+
+
+@contextmanager
+def tiny(**settings: Any) -> Iterator[httpx.Client]:
+    """A client of a `tiny` of its own, so set."""
+    with (
+        SimProcess.start("tiny", settings={**QUICK, **settings}) as sim,
+        httpx.Client(base_url=sim.url, trust_env=False, timeout=20) as client,
+    ):
+        yield client
 
 
 @pytest.fixture(scope="module")

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import msgspec
 import pytest
-from tests.sim.conftest import QUICK
+from tests.sim.conftest import tiny
 from tests.sim.test_deepseek import simulated, stream, text, user
 
-from kvbench.sim.process import SimProcess
-
 TEXT = "wxyz" * 100
-
-
-@contextmanager
-def tiny(**settings: Any) -> Iterator[httpx.Client]:
-    with (
-        SimProcess.start("tiny", settings={**QUICK, **settings}) as sim,
-        httpx.Client(base_url=sim.url, trust_env=False, timeout=20) as client,
-    ):
-        yield client
 
 
 def chat(client: httpx.Client, content: str = TEXT, **body: Any) -> dict[str, Any]:

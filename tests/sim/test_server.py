@@ -6,7 +6,6 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,7 +15,7 @@ import pytest
 
 from kvbench.sim.process import SimProcess
 
-from .conftest import QUICK
+from .conftest import QUICK, tiny
 
 HELLO = [{"role": "system", "content": "You are terse."}, {"role": "user", "content": "Hello there, model."}]
 
@@ -127,15 +126,6 @@ def test_reset_is_refused_while_a_request_runs(client: httpx.Client) -> None:
         chunks = answer.iter_raw()
         next(chunks)
         assert client.post("/reset_prefix_cache").json() == {"reset": False}
-
-
-@contextmanager
-def tiny(**settings: Any) -> Iterator[httpx.Client]:
-    with (
-        SimProcess.start("tiny", settings={**QUICK, **settings}) as sim,
-        httpx.Client(base_url=sim.url, trust_env=False, timeout=20) as client,
-    ):
-        yield client
 
 
 def test_a_prompt_may_be_hit_to_its_last_token() -> None:
