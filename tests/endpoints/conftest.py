@@ -10,10 +10,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import httpx
 import pytest
 import uvloop
 
-BOTH_LOOPS = {"test_transport.py", "test_tls.py", "test_stamps.py"}
+from kvbench.endpoints.clock import RunClock
+from kvbench.endpoints.transport import StampedTransport
+
+BOTH_LOOPS = {"test_transport.py", "test_transport_faults.py", "test_tls.py", "test_stamps.py"}
 
 
 def pytest_asyncio_loop_factories(
@@ -145,3 +149,14 @@ def raw_server() -> Iterator[Callable[..., RawServer]]:
     yield start
     for server in servers:
         server.stop()
+
+
+@pytest.fixture
+async def transport() -> StampedTransport:
+    return StampedTransport(RunClock.start())
+
+
+@pytest.fixture
+async def client(transport: StampedTransport):  # type: ignore[no-untyped-def]
+    async with httpx.AsyncClient(transport=transport, trust_env=False, timeout=10) as client:
+        yield client
