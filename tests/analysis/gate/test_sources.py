@@ -9,10 +9,10 @@ import pytest
 from tests.made_runs import make_abba, make_run
 
 from kvbench.analysis.gate.evidence import from_run
-from kvbench.analysis.gate.sources import expand, load_side
+from kvbench.analysis.gate.sources import expand, load_side, run_directories
 from kvbench.analysis.gate.validity import refusals
 from kvbench.analysis.metrics import BY_WORD
-from kvbench.errors import InputError
+from kvbench.errors import InputError, UsageError
 
 
 @pytest.fixture
@@ -31,6 +31,21 @@ def test_lists_globs_paths_and_ids(runs: Path) -> None:
     assert labels == ["new-1", "new-2", "new-3"]
     with pytest.raises(InputError, match="matches no run"):
         expand(["nights-*"])
+
+
+@pytest.mark.parametrize("empty", ["", ",", " , "])
+def test_a_name_that_is_empty_is_no_run(runs: Path, empty: str) -> None:
+    for read in (load_side, run_directories):
+        with pytest.raises(UsageError, match="names no run"):
+            read(["base-*", empty])
+    assert load_side([]) == [], "no baseline at all is for the gates to judge"
+
+
+def test_a_directory_of_runs_is_no_run(runs: Path) -> None:
+    with pytest.raises(InputError, match="a directory of runs, not a run") as caught:
+        load_side([f"{runs}/"])
+    assert caught.value.hint == f"all that are in it: '{runs}/*'"
+    assert len(load_side([f"{runs}/*"])) == 10
 
 
 def test_a_run_as_evidence(runs: Path) -> None:

@@ -155,7 +155,9 @@ def _absolute(
     if limit <= 0 or (share and limit >= 1):
         raise UsageError(
             f"{option} {expr}: must be {'above 0% and below 100%' if share else 'above 0'}",
-            hint="no number of turns shows a share of exactly 0; name one that may be left, for example errors>0.5%",
+            hint="no number of turns shows a share of exactly 0; name one that may be left, for example errors>0.5%"
+            if share
+            else None,
         )
     at = sign * (limit if share else math.log(limit))
     return Gate(expr, metric, stat, "value", sign, at, at)

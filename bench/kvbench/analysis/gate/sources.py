@@ -10,7 +10,7 @@ from pathlib import Path
 from kvbench.analysis.gate.evidence import Evidence, from_run
 from kvbench.analysis.gate.foreign import load_results
 from kvbench.analysis.slo import Slo
-from kvbench.errors import InputError
+from kvbench.errors import InputError, UsageError
 from kvbench.prices.pricing import PriceList
 from kvbench.runs.night import NIGHT_FILE, load_night, records_sha256
 from kvbench.runs.reader import RUNS_DIR, resolve_run
@@ -19,18 +19,29 @@ from kvbench.runs.writer import RUN_FILE
 
 def expand(given: Sequence[str], base: Path = RUNS_DIR) -> list[str]:
     """Comma lists and globs (of paths, or of ids under `base`) as single names, in the order given. A name that is
-    given twice stays twice: what it means is for the reader to judge. InputError where a glob matches nothing.
+    given twice stays twice: what it means is for the reader to judge. InputError where a glob matches nothing, or a
+    directory is one of runs; UsageError for a text without a name, as a variable that is not set leaves it.
     """
     names: list[str] = []
-    for part in [part.strip() for text in given for part in text.split(",") if part.strip()]:
-        if not glob.has_magic(part) or Path(part).exists():
-            names.append(part)
-            continue
+    for text in given:
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        if not parts:
+            raise UsageError(f"'{text}' names no run", hint="a run directory or id, a comma list, or a glob")
+        names += [name for part in parts for name in _named(part, base)]
+    return names
+
+
+def _named(part: str, base: Path) -> list[str]:
+    if glob.has_magic(part) and not Path(part).exists():
         found = sorted(glob.glob(part)) or sorted(glob.glob(str(base / part)))
         if not found:
             raise InputError("matches no run", path=part, hint="kvbench runs   lists the runs there are")
-        names += found
-    return names
+        return found
+    if not (Path(part) / RUN_FILE).exists() and next(Path(part).glob(f"*/{RUN_FILE}"), None) is not None:
+        raise InputError(
+            "a directory of runs, not a run", path=part, hint=f"all that are in it: '{part.rstrip('/')}/*'"
+        )
+    return [part]
 
 
 def run_directories(given: Sequence[str]) -> list[Path]:
