@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvbench.cli.output import say
 from kvbench.cli.trace_options import FormatOption, NestedOption, NestedT
 
 if TYPE_CHECKING:
@@ -32,9 +33,9 @@ def claims(
     if json:
         from kvbench.render.jsonout import json_text
 
-        typer.echo(json_text(report))
+        say(json_text(report))
     else:
-        typer.echo("\n".join(claim_lines(report)))
+        say("\n".join(claim_lines(report)))
     if report["failed"]:
         raise typer.Exit(EXIT_CHECK_FAILED)
 

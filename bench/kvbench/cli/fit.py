@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvbench.cli.output import say
 from kvbench.errors import EXIT_CHECK_FAILED, EXIT_INCONCLUSIVE, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
@@ -116,11 +117,11 @@ def shown(report: FitReport, as_json: bool) -> int:
     if as_json:
         from kvbench.render.jsonout import json_text
 
-        typer.echo(json_text(report))
+        say(json_text(report))
     else:
         from kvbench.render.fittext import fit_lines
 
-        typer.echo("\n".join(fit_lines(report)))
+        say("\n".join(fit_lines(report)))
     if report.verdict is not None:
         return {"confirmed": EXIT_OK, "disputed": EXIT_CHECK_FAILED}.get(report.verdict, EXIT_INCONCLUSIVE)
     refusals = {refusal.name for refusal in report.refusals}

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from kvbench.cli.gate_outputs import GateOutputs, GithubOption, JunitOption, MarkdownOption, OpenMetricsOption
+from kvbench.cli.output import say
 
 
 def gate(
@@ -75,7 +76,7 @@ def gate(
     judged = judge(base, load_side(new, slos, price_list), gates, treatments=treatments, allow_order=allow_order)
     outputs.write(msgspec.to_builtins(judged))
     if json:
-        typer.echo(json_text(judged))
+        say(json_text(judged))
     else:
-        typer.echo("\n".join(gate_lines(msgspec.to_builtins(judged))))
+        say("\n".join(gate_lines(msgspec.to_builtins(judged))))
     raise typer.Exit({"pass": EXIT_OK, "fail": EXIT_CHECK_FAILED}.get(judged.verdict, EXIT_INCONCLUSIVE))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvbench.cli.gate_outputs import GateOutputs, GithubOption, JunitOption, MarkdownOption, OpenMetricsOption
+from kvbench.cli.output import say
 
 if TYPE_CHECKING:
     from kvbench.analysis.gate.judge import Judged
@@ -49,7 +50,7 @@ def nightly(
     told = {"night": str(night.dir), "runs": night.listed(), "stored": list(night.state.stored), **plain}
     encoded = json_text(told)
     (night.dir / "gate.json").write_text(encoded + "\n", encoding="utf-8")
-    typer.echo(encoded if json else "\n".join([*gate_lines(plain), f"night: {night.dir}"]))
+    say(encoded if json else "\n".join([*gate_lines(plain), f"night: {night.dir}"]))
     raise typer.Exit({"pass": EXIT_OK, "fail": EXIT_CHECK_FAILED}.get(judged.verdict, EXIT_INCONCLUSIVE))
 
 

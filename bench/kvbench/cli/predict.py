@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvbench.cli.output import say
 from kvbench.cli.trace_options import FormatOption
 from kvbench.errors import EXIT_INCONCLUSIVE, EXIT_OK, UsageError
 
@@ -85,9 +86,9 @@ def predict(
     if json:
         from kvbench.render.jsonout import json_text
 
-        typer.echo(json_text(found))
+        say(json_text(found))
     else:
-        typer.echo("\n".join(predict_lines(found)))
+        say("\n".join(predict_lines(found)))
     raise typer.Exit(EXIT_OK if found.figures else EXIT_INCONCLUSIVE)
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from kvbench.cli.output import say
+
 if TYPE_CHECKING:
     from kvbench.analysis.pricing.report import Source
     from kvbench.prices.priced import Billable
@@ -110,9 +112,9 @@ def price(
     if json:
         from kvbench.render.jsonout import json_text
 
-        typer.echo(json_text(report))
+        say(json_text(report))
     else:
-        typer.echo("\n".join(price_lines(report)))
+        say("\n".join(price_lines(report)))
     if report["requests"]["unpriced"] or (estimate is None and report["total"]["amount"] is None):
         raise typer.Exit(EXIT_INCONCLUSIVE)
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
+from kvbench.cli.output import say
+
 if TYPE_CHECKING:
     from kvbench.analysis.pricing.report import Source
     from kvbench.prices.invoices.lines import Invoice
@@ -103,9 +105,9 @@ def show(report: dict[str, Any], options: BillOptions, *, json: bool) -> int:
     if json:
         from kvbench.render.jsonout import json_text
 
-        typer.echo(json_text(report))
+        say(json_text(report))
     else:
-        typer.echo("\n".join([*price_lines({**report, "findings": report["doubts"]}), *bill_lines(report)]))
+        say("\n".join([*price_lines({**report, "findings": report["doubts"]}), *bill_lines(report)]))
     if options.page is not None:
         _write(options.page, bill_page(report))
     disputed = report["verdict"] == "disputed"

@@ -12,6 +12,7 @@ import typer
 
 from kvbench.cli.endpoint import EndpointOption, in_event_loop, opened_endpoint
 from kvbench.cli.max_cost import spending_limit
+from kvbench.cli.output import say, verdict_outlives_reader
 from kvbench.cli.trace_options import FormatOption, NestedOption, TraceArgument
 from kvbench.errors import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_OK, UsageError
 
@@ -153,11 +154,12 @@ def _show(run_dir: Path, as_json: bool) -> Summary:
     if as_json:
         from kvbench.render.jsonout import json_text, summary_json
 
-        typer.echo(json_text(summary_json(summary, run_dir)))
+        say(json_text(summary_json(summary, run_dir)))
     else:
         from kvbench.render.terminal import print_summary
 
-        print_summary(summary, run_dir)
+        with verdict_outlives_reader():
+            print_summary(summary, run_dir)
     return summary
 
 
