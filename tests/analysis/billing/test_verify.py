@@ -441,6 +441,21 @@ def test_an_honest_bill_is_never_disputed_whichever_moment_decides(
         assert (report["verdict"], report["findings"]) == ("confirmed", [])
 
 
+def test_an_export_without_a_currency_is_of_the_list_that_it_has_the_prices_of(tmp_path: Path) -> None:
+    yuan = {"hit": Decimal("0.00000002"), "miss": Decimal("0.000001"), "output": Decimal("0.000004")}
+    cells = {
+        (hour, kind): (price if kind == "requests" else str(yuan[kind] * (2 if hour == 2 else 1)), tokens)
+        for (hour, kind), (price, tokens) in HONEST.items()
+    }
+    with pytest.raises(UsageError, match=r"6 of its 6 prices are those of the CNY list, 0 of the USD list") as caught:
+        check(export(tmp_path, cells))
+    assert caught.value.hint == "--currency CNY"
+    report = verify(
+        {"total": {"currency": "CNY"}, "findings": []}, OURS, PriceList(PRICES.books, "CNY"), export(tmp_path, cells)
+    )
+    assert report["verdict"] == "confirmed"
+
+
 # --------------------------------------------------------------------------------------- windows of another clock
 
 

@@ -106,6 +106,26 @@ def test_a_row_that_cannot_be_read_is_named_and_the_others_are_kept(
     assert why in bad.why
 
 
+def test_windows_that_two_exports_share_count_once(tmp_path: Path) -> None:
+    hours = [f"2026-10-15T0{hour}:00:00Z,2026-10-15T0{hour + 1}:00:00Z" for hour in range(3)]
+    rows = [
+        f"u,{hour},m,k,s,{kind},{price},{tokens + number}"
+        for number, hour in enumerate(hours)
+        for kind, price, tokens in (("input_cache_hit_tokens", "3E-9", 640), ("output_tokens", "6E-7", 7))
+    ]
+    same = f"u,{hours[0]},m,k,s,output_tokens,6E-7,7"
+    invoice = read_invoice([write(tmp_path / "amount.csv", NEW, *rows[:4], *rows[2:])])
+    assert [line.tokens for line in invoice.lines] == [640, 7, 641, 8, 642, 9]
+    assert [(bad.place, bad.why) for bad in invoice.bad] == [
+        ("amount.csv:6", "the same as amount.csv:4: is an export in it twice?"),
+        ("amount.csv:7", "the same as amount.csv:5: is an export in it twice?"),
+    ]
+    # one number that is there again is none of it
+    assert not read_invoice([write(tmp_path / "amount.csv", NEW, *rows, same)]).bad
+    with pytest.raises(UsageError, match="one file twice"):
+        read_invoice([tmp_path / "amount.csv", tmp_path / "amount.csv"])
+
+
 def test_an_export_in_two_currencies_is_refused_with_where_they_are(tmp_path: Path) -> None:
     amount = write(tmp_path / "amount.csv", OLD, "u,20261015,m,k,s,output_tokens,0.1E-6,4")
     cost = write(tmp_path / "cost.csv", COST_OLD, "u,20261015,m,Paid,0.1,USD", "u,20261015,m,Paid,0.7,CNY")

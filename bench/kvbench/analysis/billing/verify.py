@@ -22,6 +22,7 @@ from kvbench.analysis.billing.findings import SAYS, SHOWN, BillFinding, Found, f
 from kvbench.analysis.billing.power import detectable
 from kvbench.analysis.billing.served import served
 from kvbench.analysis.billing.sides import Asked, asked, cost, spreads
+from kvbench.analysis.billing.unnamed import check_currency
 from kvbench.errors import UsageError
 from kvbench.prices.invoices.lines import Invoice
 from kvbench.prices.listing import utc_text
@@ -61,6 +62,7 @@ def verify(
             f"the invoice is in {invoice.currency}, and the requests are priced in {currency}; nothing is converted",
             hint=f"--currency {invoice.currency}, where the price book has such a list",
         )
+    check_currency(invoice, prices, currency)
     # Where requests of ours may be missing, an excess may be theirs.
     alone = terms.dedicated and not terms.unread and terms.incomplete is None
     own_sums = _cost_off(invoice)

@@ -10,6 +10,7 @@ from pathlib import Path
 from kvbench.errors import InputError, UsageError
 from kvbench.prices.invoices import deepseek, mapped, openrouter, pages
 from kvbench.prices.invoices.lines import Invoice
+from kvbench.prices.invoices.repeated import once
 from kvbench.prices.invoices.table import header
 
 MAX_BYTES = 1 << 30
@@ -23,6 +24,8 @@ def read_invoice(paths: Sequence[Path], columns: Path | None = None) -> Invoice:
     column map with a format that needs none.
     """
     shown = ", ".join(str(path) for path in paths)
+    if len({path.absolute() for path in paths}) < len(paths):
+        raise UsageError("--invoice names one file twice", hint="its rows would count twice")
     texts = [each for path in paths for each in _texts(path)]
     if not texts:
         raise InputError("no CSV or JSON in it", path=shown, hint=_HINT)
@@ -31,7 +34,7 @@ def read_invoice(paths: Sequence[Path], columns: Path | None = None) -> Invoice:
         bad = found.bad
         why = f"{len(bad):,} rows, of which none can be read; the first: {bad[0]}" if bad else "no row but the header"
         raise InputError(why, path=shown, hint=_HINT)
-    return found
+    return once(found)
 
 
 def _by_content(texts: Sequence[tuple[str, str]], shown: str) -> Invoice:
