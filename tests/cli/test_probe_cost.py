@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal
 from pathlib import Path
 
@@ -31,18 +32,18 @@ def book(tmp_path: Path) -> str:
             "10 requests, 10,010 prompt tokens, 40 of output and 1 h",
             "0.02042",
         ),
-        # 2 * (12 + 8) requests of 101: 4,040 * 2 + 40 * 10
+        # 1 + 2 * (12 + 8) requests of 101: 4,141 * 2 + 41 * 10; hours go by how long the first took
         (
             "ttl --max-age 0.3 --min-age 0.1 --passes 1 --input-tokens 101",
-            "40 requests, 4,040 prompt tokens, 40 of output and 0.72 s (nearly all of it waiting)",
-            "0.00848",
+            "41 requests, 4,141 prompt tokens, 41 of output and SO LONG (0.72 s of it waiting)",
+            "0.008692",
         ),
     ],
 )
 def test_the_most_it_can_cost_is_said_first(kvbench: Kvbench, book: str, command: str, told: str, cost: str) -> None:
     done = kvbench("probe", *command.split(), "--endpoint", f"sim:tiny?{QUICK}", "--yes", "--prices", book)
     assert done.returncode == 0, done.stderr
-    first = done.stderr.splitlines()[0]
+    first = re.sub(r"and [0-9.]+ s \(0.72", "and SO LONG (0.72", done.stderr.splitlines()[0])
     assert first == f"{command.split()[0]}: at most {told}; EUR {cost} at most, by the book mine with nothing hit"
 
 
@@ -84,3 +85,39 @@ def test_what_is_no_amount_is_refused(kvbench: Kvbench) -> None:
         done = kvbench("probe", "granularity", "--endpoint", "sim:tiny", "--yes", "--max-cost", wrong)
         assert done.returncode == 2
         assert "not an amount above 0" in done.stderr
+
+
+SLOW = "frontend_s=0.25&prefill_base_s=0&prefill_s_per_token=1e-6&attention_s_per_token2=0&decode_base_s=0.0005"
+
+
+def used(tmp_path: Path) -> tuple[int, int, int, float]:
+    """Requests, prompt and output tokens, and hours that the one run in the directory took."""
+    (run,) = (tmp_path / "runs").iterdir()
+    records = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
+    usages = [r["usage"] for r in records]
+    hours = json.loads((run / "run.json").read_text())["wall_s"] / 3600
+    return len(records), sum(u["input_tokens"] for u in usages), sum(u["output_tokens"] for u in usages), hours
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        # short prompts take a quarter of a second, and long ones hardly more
+        "capacity --max-hours 0.002",
+        "ttl --max-age 0.3 --min-age 0.1 --passes 1 --input-tokens 101",
+        "occupancy --input-tokens 100,200 --repeats 1",
+    ],
+)
+def test_what_is_said_first_is_not_less_than_what_it_takes(kvbench: Kvbench, tmp_path: Path, command: str) -> None:
+    done = kvbench("probe", *command.split(), "--endpoint", f"sim:tiny?{SLOW}", "--yes")
+    assert "Traceback" not in done.stderr
+    told = re.search(
+        r"at most ([0-9,]+) requests, ([0-9,]+) prompt tokens, ([0-9,]+) of output and ([0-9.]+) (s|min|h)", done.stderr
+    )
+    assert told, done.stderr
+    requests, prompt, output, hours = used(tmp_path)
+    assert requests <= int(told[1].replace(",", ""))
+    assert prompt <= int(told[2].replace(",", ""))
+    assert output <= int(told[3].replace(",", ""))
+    # two digits are shown, and a request in flight is awaited
+    assert hours * 3600 <= float(told[4]) * {"s": 1, "min": 60, "h": 3600}[told[5]] * 1.06 + 2

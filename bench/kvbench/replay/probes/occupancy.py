@@ -125,14 +125,15 @@ class OccupancyProbe:
         return max(FIRST_OUTPUT, min(MOST_OUTPUT, wanted, prober.most_input_tokens // 4))
 
     def _agreed(self, prober: Prober, plan: list[tuple[int, int, int]]) -> bool:
-        requests = sum(n for n, _, _ in plan)
+        """The first request, which was sent before, counts too."""
+        requests = prober.requests + sum(n for n, _, _ in plan)
         prompt, output = (sum(n * cell[i] for n, *cell in plan) for i in (0, 1))
         return prober.agreed(
             Takes(
                 requests=requests,
-                input_tokens=math.ceil(prompt * (1 + VARIED)),
+                input_tokens=prober.tokens + math.ceil(prompt * (1 + VARIED)),
                 longest_tokens=math.ceil(max(length for _, length, _ in plan) * (1 + VARIED)),
-                output_tokens=output,
+                output_tokens=FIRST_OUTPUT + output,
                 hours=prober.plan.budget.hours,
                 note=f"up to {max(REQUESTS)} requests at a time; the server's metrics are read some "
                 f"{1 / INTERVAL_S:.0f} times a second",

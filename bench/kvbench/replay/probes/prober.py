@@ -93,6 +93,7 @@ class Prober:
         self._clock = clock
         self._began_ns = clock.now_ns()
         self._empty = 0
+        self._said: Takes | None = None
         self._turns: dict[str, int] = {}
 
     @property
@@ -113,6 +114,7 @@ class Prober:
             input_tokens=min([takes.input_tokens, *([budget.tokens] if budget.tokens is not None else [])]),
             hours=None if takes.hours is None else min(takes.hours, budget.hours),
         )
+        self._said = most
         told = [
             f"{plan.name}: {most.sentence()}",
             cost_sentence(
@@ -124,7 +126,11 @@ class Prober:
             told.append(f"it stops before {limit['currency']} {limit['amount']} can have been passed (--max-cost)")
         if self._prompts is not None and not self._prompts.exact:
             told.append("lengths are as planned, since the endpoint's tokenizer is not known")
-        return plan.confirm("; ".join(told))
+        asked_ns = self._clock.now_ns()
+        agreed = plan.confirm("; ".join(told))
+        # hours are the experiment's, and not those until somebody answered
+        self._began_ns += self._clock.now_ns() - asked_ns
+        return agreed
 
     def room(self, requests: int, tokens: int) -> bool:
         """Whether so much more fits into the budget of requests and tokens."""
@@ -197,6 +203,8 @@ class Prober:
             wanted_input_tokens=wanted,
         )
         record = await self._spend(request)
+        # an endpoint whose tokenizer is not known may count more than planned
+        self.tokens += max(0, (record.usage.input_tokens or 0) - tokens)
         self._writer.record(record)
         self.records.append(replace(record, clock=replace(record.clock, chunks=[]), usage_raw=None))
         if may_be_refused and 400 <= (record.http_status or 0) < 500:
@@ -255,5 +263,7 @@ class Prober:
             raise Stopped(f"the budget of {budget.requests:,} requests is spent (--max-requests)")
         if budget.tokens is not None and self.tokens + tokens > budget.tokens:
             raise Stopped(f"the budget of {budget.tokens:,} prompt tokens is spent (--max-tokens)")
+        if self._said is not None and self._said.hours is not None and self.elapsed_s > self._said.hours * 3600:
+            raise Stopped(f"the {self._said.hours:.2g} h that were said before it started are over")
         if self.elapsed_s > budget.hours * 3600:
             raise Stopped(f"the budget of {budget.hours:g} hours is spent (--max-hours)")

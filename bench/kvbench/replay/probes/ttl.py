@@ -18,6 +18,10 @@ from kvbench.replay.probes.taking import Takes
 FIRST_AGES = 12
 AGES = 8
 DONE = 0.01
+APART = 1.3
+"""How much wider than the ages that chance decided at are those that are tried again."""
+SLOWER = 3
+"""Than the first request, the others at most are; what takes longer than that is stopped."""
 BELOW, ABOVE = (0.7, 0.85, 0.95, 0.99), (1.01, 1.05, 1.15, 1.4)
 """Of the bracket's ends: one prompt lost by chance would have drawn the bracket to its age, and these show it."""
 
@@ -45,16 +49,19 @@ class TtlProbe:
 
     async def probe(self, prober: Prober) -> None:
         design = self._design
-        most = 2 * (FIRST_AGES + AGES * (design.passes - 1) + len(BELOW) + len(ABOVE))
-        hours = design.max_age_s * (design.passes + ABOVE[-1]) / 3600
+        length = min(design.input_tokens, prober.most_input_tokens)
+        await prober.ask("first/0", "prime", length)
+        most = 1 + 2 * (FIRST_AGES + AGES * (design.passes - 1) + len(BELOW) + len(ABOVE))
+        waiting_s = design.max_age_s * (design.passes + ABOVE[-1])
+        hours = (waiting_s + SLOWER * most * prober.elapsed_s) / 3600
         if not prober.agreed(
             Takes(
                 requests=most,
-                input_tokens=most * design.input_tokens,
-                longest_tokens=design.input_tokens,
+                input_tokens=most * length,
+                longest_tokens=length,
                 output_tokens=most,
                 hours=hours,
-                note="nearly all of it waiting",
+                note=f"{waiting_s:,.3g} s of it waiting",
             )
         ):
             return
@@ -68,7 +75,9 @@ class TtlProbe:
             dead = min([dead, *(age for age, hit in found if not hit)])
             if alive == 0.0 or dead == math.inf:
                 return
-            if dead <= alive:  # chance decides, and the same ages again tell how often
+            if dead <= alive:  # chance decides: how often, and whether at any age, tell ages of all kinds
+                ages = _spread(min(dead, alive) / APART, max(dead, alive) * APART, AGES // 2)
+                ages += _spread(design.min_age_s, design.max_age_s, AGES // 2)
                 continue
             if dead - alive <= DONE * dead:
                 break
@@ -93,6 +102,11 @@ class TtlProbe:
             hit = 2 * (record.usage.cached_tokens or 0) >= (record.usage.input_tokens or length)
             found.append((_age_s(prober, name, record), hit))
         return found
+
+
+def _spread(low: float, high: float, count: int) -> list[float]:
+    """Ages evenly apart in their logarithms, none at the ends."""
+    return [low * (high / low) ** ((i + 0.5) / count) for i in range(count)]
 
 
 def _age_s(prober: Prober, name: str, record: Record) -> float:
