@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from kvbench.model import Clock, Record, RunInfo, Usage
 from kvbench.replay.probes.capacity import CapacityDesign, CapacityProbe
 from kvbench.replay.probes.prober import Stopped
+from kvbench.replay.probes.ttl import TtlDesign, TtlProbe
 from kvbench.runs.reader import Run
 
 Serve = Callable[[str, int], int | None]
@@ -111,6 +113,31 @@ class Lives:
         return (tokens - 1) // self.size * self.size if hit else 0
 
 
+class Lapsing(Lives):
+    """The same, and this share of hits is lost besides."""
+
+    def __init__(self, ttl_s: float, size: int, share: float, seed: int) -> None:
+        super().__init__(ttl_s, size)
+        self.share, self.rng = share, random.Random(seed + 1_000)
+
+    def serve(self, name: str, tokens: int) -> int:
+        hit = super().serve(name, tokens)
+        return 0 if self.rng.random() < self.share else hit
+
+
+class Mixed(Lives):
+    """Behind each of two doors one of these, and every request takes one or the other by chance."""
+
+    def __init__(self, ttl_s: float, size: int, seed: int) -> None:
+        super().__init__(ttl_s, size)
+        self.doors, self.rng = [Lives(ttl_s, size), Lives(ttl_s, size)], random.Random(seed)
+
+    def serve(self, name: str, tokens: int) -> int:
+        door = self.rng.choice(self.doors)
+        door.now_s = self.now_s
+        return door.serve(name, tokens)
+
+
 class Fifo(Blocks):
     """What was written first goes first, asked for since or not."""
 
@@ -178,7 +205,7 @@ class _Prober:
     async def ask(self, name: str, role: str, tokens: int, *, extends: str | None = None, kept: int = 0) -> Record:
         if len(self.records) >= self.plan.budget.requests:
             raise Stopped("the budget is spent")
-        at = len(self.records) * 100_000
+        at = round(self.elapsed_s * 1e9)
         if isinstance(owner := getattr(self._serve, "__self__", None), Lives):
             owner.now_s = self.elapsed_s
         found = self._found(name, tokens, extends, kept)
@@ -205,8 +232,17 @@ def probe(
     """The run of a whole capacity probe. silent: no cached tokens are reported, and times tell."""
     prober = _Prober(serve, budget, silent)
     design = CapacityDesign(kv_memory_bytes=memory, input_tokens=lengths)
+    return _run(prober, CapacityProbe(design).probe, {"probe": "capacity", "kv_memory_bytes": memory})
+
+
+def ttl_probe(serve: Serve, design: TtlDesign) -> Run:
+    """The run of a whole ttl probe."""
+    return _run(_Prober(serve, 250, silent=False), TtlProbe(design).probe, {"probe": "ttl"})
+
+
+def _run(prober: _Prober, experiment: Callable[[Any], Coroutine[Any, Any, None]], settings: dict[str, Any]) -> Run:
     try:
-        asyncio.run(CapacityProbe(design).probe(prober))  # type: ignore[arg-type]
+        asyncio.run(experiment(prober))
     except Stopped as stop:
         prober.event("stopped", reason=str(stop))
     info = RunInfo(
@@ -215,6 +251,6 @@ def probe(
         name="probe",
         status="done",
         started_at="",
-        settings={"probe": "capacity", "kv_memory_bytes": memory},
+        settings=settings,
     )
     return Run(info=info, records=prober.records, events=prober.events, warnings=[], path=Path("r"))

@@ -19,6 +19,10 @@ PROBE = "kvbench probe ttl"
 FEWEST = 20
 BOOTSTRAPS = 100
 CHI2_90 = 2.71
+CLEARLY = 6.0
+"""Difference of AIC that decides between a step with lapses and a curve."""
+MOST_LAPSED = 0.1
+"""Where surely more than this goes at any age, few prompts tell how long the others live."""
 
 Floats = NDArray[np.float64]
 
@@ -76,6 +80,13 @@ def _survival(name: str, rows: list[tuple[float, bool]]) -> FitReport:
     fits = {kind: survival(ages, hits, kind) for kind in ("logistic", "exponential")}
     kind = min(fits, key=lambda k: fits[k][2])
     told = f"AIC: logistic {fits['logistic'][2]:.1f}, exponential {fits['exponential'][2]:.1f}"
+    if stepped is not None and stepped.surely_lapsed > MOST_LAPSED and stepped.aic <= fits[kind][2] + CLEARLY:
+        return _refused(
+            name,
+            f"of {stepped.young} prompts younger than the oldest that was found, {stepped.lapsed} were lost: several "
+            "replicas, or a cache that gives things up at any age",
+            f"{PROBE} again: one replica by its own URL",
+        )
     if stepped is not None and stepped.aic <= fits[kind][2]:
         return _stepped(name, stepped, len(rows), f"{told}, a step {stepped.aic:.1f}")
     median, lapse, _ = fits[kind]
@@ -123,6 +134,13 @@ class Stepped(NamedTuple):
     young: int
     aic: float
 
+    @property
+    def surely_lapsed(self) -> float:
+        """Share that lapses at least, 90% interval by Clopper and Pearson."""
+        from scipy.stats import beta
+
+        return float(beta.ppf(0.05, self.lapsed, self.young - self.lapsed + 1)) if self.lapsed else 0.0
+
 
 def step_survival(ages: Floats, hits: NDArray[np.bool_]) -> Stepped | None:
     """None where what was lost beyond the oldest found may all have lapsed: the life then has no upper bound."""
@@ -163,7 +181,7 @@ def _stepped(name: str, found: Stepped, n: int, note: str) -> FitReport:
             Estimate(
                 name="lapse_share",
                 value=lapsed / found.young,
-                low=float(beta.ppf(0.05, lapsed, rest + 1)) if lapsed else 0.0,
+                low=found.surely_lapsed,
                 high=float(beta.ppf(0.95, lapsed + 1, rest)) if rest else 1.0,
                 unit="1",
                 method="of prompts younger than that, lost; 90% interval (Clopper and Pearson)",

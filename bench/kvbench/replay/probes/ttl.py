@@ -76,7 +76,7 @@ class TtlProbe:
             if alive == 0.0 or dead == math.inf:
                 return
             if dead <= alive:  # chance decides: how often, and whether at any age, tell ages of all kinds
-                ages = _spread(min(dead, alive) / APART, max(dead, alive) * APART, AGES // 2)
+                ages = _spread(dead / APART, min(alive * APART, design.max_age_s), AGES // 2)
                 ages += _spread(design.min_age_s, design.max_age_s, AGES // 2)
                 continue
             if dead - alive <= DONE * dead:
