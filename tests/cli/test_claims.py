@@ -76,9 +76,10 @@ def test_on_a_trace_a_claim_can_fail(tmp_path: Path) -> None:
     assert here["gives"] == "1/2.8, at a mean context of 4,096 tokens"
     assert here["verdict"] == "does not hold"
     text = call("--trace", tmp_path / "t.jsonl").stdout
+    assert "DeepSeek-V4.1-Flash needs 1/4 of V4-Flash's HBM (3.95x): holds with correction (hbm-quarter)" in text
     assert "one: 1 request, 4,095 input and 1 output tokens, 4,095 of the input new, by blocks of 64" in text
     assert "      trace       1/2.8, at a mean context of 4,096 tokens: does not hold" in text
-    assert text.splitlines()[-1].endswith("; failed: hbm-quarter, ssd-eighth, k3-price")
+    assert text.splitlines()[-1].endswith("; failed on the trace: hbm-quarter, ssd-eighth, k3-price")
 
 
 def test_a_trace_that_is_not_there_and_options_without_one() -> None:

@@ -12,7 +12,8 @@ INDENT = " " * 6
 def claim_lines(report: dict[str, Any]) -> list[str]:
     lines = _trace(report["trace"])
     for claim in report["claims"]:
-        lines.append(f"{claim['claim']}: {claim['verdict']}")
+        named = f" ({claim['id']})" if claim["id"] in report["failed"] else ""
+        lines.append(f"{claim['claim']}: {claim['verdict']}{named}")
         lines.append(f"{INDENT}{'model':<12}{claim['gives']}")
         if claim["correction"]:
             label = "known" if claim["verdict"] == "cannot tell" else "correction"
@@ -49,5 +50,10 @@ def _sources(claims: list[dict[str, Any]]) -> list[str]:
 def _sum(report: dict[str, Any]) -> str:
     told = ", ".join(f"{verdict} {count}" for verdict, count in report["verdicts"].items() if count)
     if report["failed"]:
-        told += f"; failed: {', '.join(report['failed'])}"
+        told += f"; failed{_where(report)}: {', '.join(report['failed'])}"
     return f"{plural(len(report['claims']), 'claim')}: {told}"
+
+
+def _where(report: dict[str, Any]) -> str:
+    """The counts are of the list in general, which a claim may pass and fail on the traffic at hand."""
+    return " on the trace" if report["trace"] is not None and not report["verdicts"].get("does not hold") else ""

@@ -121,3 +121,11 @@ def test_every_figure_of_jobs_and_of_goals_is_compared(tmp_path: Path) -> None:
     failed = metrics(compare([base], [make_run(tmp_path, "f", 2, noise=0, failed=1)]))
     assert (failed["ttft_adjusted.p99"]["base"], failed["ttft_adjusted.p99"]["new"]) == (pytest.approx(0.2), None)
     assert "goodput" not in failed, "without an SLO nothing is good"
+
+
+def test_too_few_sessions_for_an_interval_is_said(tmp_path: Path) -> None:
+    """All but two turns failed, so that no more than two sessions are left."""
+    base, new = make_run(tmp_path, "b", 0, noise=0), make_run(tmp_path, "n", 1, noise=0, failed=46)
+    report = compare([base], [new])
+    assert metrics(report)["ttft.geomean"]["low"] is None
+    assert any(note.startswith("no intervals: ") and "it takes 5 on either side" in note for note in report["notes"])

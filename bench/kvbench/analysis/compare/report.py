@@ -14,7 +14,7 @@ import pandas as pd
 
 from kvbench.analysis.compare.money import cost_note, cost_row
 from kvbench.analysis.compare.pairs import TIMES, Pairs, Side, pair
-from kvbench.analysis.compare.resample import LEVEL, changes_of, mean_change
+from kvbench.analysis.compare.resample import LEVEL, MIN_CLUSTERS, changes_of, mean_change
 from kvbench.analysis.gate.evidence import Evidence, from_run
 from kvbench.analysis.gate.validity import FAILED_LIMIT, OTHER_RULES
 from kvbench.analysis.measured import Measured
@@ -58,26 +58,27 @@ def compare(
     pairs = pair(before, after) if len(traces) == 1 and None not in traces else None
     if pairs is not None and pairs.turns.empty:
         pairs = None
+    metrics = [
+        *(_time(name, pairs, before, after) for name in TIMES),
+        *_percentiles(pairs, before, after),
+        *(_jobs(name, before, after, paired=pairs is not None) for name in ("job_latency_s", "ttfat_s")),
+        _hit_rate(pairs, sides),
+        *(_plain(word, sides) for word in _PLAIN),
+        *(_cost(word, sides, paired=pairs is not None) for word in ("cost", "cost_per_job")),
+        *(_plain(word, sides) for word in _OF_SLOS if slos),
+        *(_plain(word, sides, stat) for word, stat in _OF_FAILURES if any(run.failed for run in chain(*sides))),
+    ]
     return {
         "base": [run.label for run in sides[0]],
         "new": [run.label for run in sides[1]],
         "paired": pairs is not None,
         "turns": None if pairs is None else {"common": len(pairs.turns), "left_out": pairs.left_out},
         "interval_level": LEVEL,
-        "metrics": [
-            *(_time(name, pairs, before, after) for name in TIMES),
-            *_percentiles(pairs, before, after),
-            *(_jobs(name, before, after, paired=pairs is not None) for name in ("job_latency_s", "ttfat_s")),
-            _hit_rate(pairs, sides),
-            *(_plain(word, sides) for word in _PLAIN),
-            *(_cost(word, sides, paired=pairs is not None) for word in ("cost", "cost_per_job")),
-            *(_plain(word, sides) for word in _OF_SLOS if slos),
-            *(_plain(word, sides, stat) for word, stat in _OF_FAILURES if any(run.failed for run in chain(*sides))),
-        ],
+        "metrics": metrics,
         "where": [] if pairs is None else _where(pairs),
         "turns_changed": [] if pairs is None else _turns_changed(pairs),
         "changed": _changed(sides),
-        "notes": _notes(sides, pairs),
+        "notes": _notes(sides, pairs, bounded=any(row["low"] is not None for row in metrics)),
     }
 
 
@@ -350,7 +351,7 @@ def _changed(sides: tuple[list[Evidence], list[Evidence]]) -> list[dict[str, Any
     return rows
 
 
-def _notes(sides: tuple[list[Evidence], list[Evidence]], pairs: Pairs | None) -> list[str]:
+def _notes(sides: tuple[list[Evidence], list[Evidence]], pairs: Pairs | None, *, bounded: bool) -> list[str]:
     runs = [run for side in sides for run in side]
     notes = [f"{run.label} {problem}" for run in runs for problem in run.problems]
     notes += [
@@ -363,7 +364,12 @@ def _notes(sides: tuple[list[Evidence], list[Evidence]], pairs: Pairs | None) ->
     elif pairs.left_out:
         notes.append(f"{pairs.left_out:,} turns are left out: not every run has them, or has them ok")
     notes += cost_note(sides)
-    if min(len(side) for side in sides) == 1:
+    if not bounded:
+        notes.append(
+            f"no intervals: they are drawn from sessions, of which it takes {MIN_CLUSTERS} on either side; kvbench "
+            "gate judges several runs a side"
+        )
+    elif min(len(side) for side in sides) == 1:
         notes.append(
             "a side is a single run: the intervals hold the spread over sessions and not that from run to run, so a "
             "ratio outside them may still be noise; kvbench gate judges several runs a side"
