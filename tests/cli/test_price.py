@@ -398,6 +398,13 @@ def claude_lines(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
+def test_a_limit_without_a_price_is_refused_before_anything_is_sent(kvbench: Kvbench, tmp_path: Path) -> None:
+    done = kvbench("run", "agent-trace.jsonl", "--endpoint", "sim:tiny", "--max-cost", "1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--max-cost: no price for the model" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.skipif(DATA is None, reason="KVBENCH_TEST_DATA is not set")
 def test_a_claude_log_is_priced_by_the_last_usage_of_each_message(tmp_path: Path) -> None:
     log = Path(DATA or "") / "tracelab" / "claude_session.jsonl"

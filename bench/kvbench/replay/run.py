@@ -84,6 +84,9 @@ async def replay(plan: Plan, watcher: Watcher) -> Path:
         info = await endpoint.discover(plan.model)
         thinks = thinking(plan.trace, info, plan.settings)
         _sender(plan, endpoint, info, thinks).check_models(plan.trace)
+        if plan.budget is not None:
+            for name in _models(plan, info):
+                plan.budget.check(name)
         choice = Choice(tokenizer=plan.profile.tokenizer, prompts=plan.profile.hash_prompts)
         hashed, doubts = await hash_prompts(plan.trace, endpoint, choice, live=plan.settings.history == "live")
         with _writer(plan, info, thinks, clock) as writer:
@@ -91,6 +94,13 @@ async def replay(plan: Plan, watcher: Watcher) -> Path:
             return writer.dir
     finally:
         await endpoint.aclose()
+
+
+def _models(plan: Plan, info: EndpointInfo) -> list[str | None]:
+    """Those that will be asked, as far as the trace tells."""
+    if plan.model is not None:
+        return [plan.model]
+    return [plan.model_map.get(name, name) for name in plan.trace.models] or [info.model]
 
 
 def _sender(plan: Plan, endpoint: Endpoint, info: EndpointInfo, thinks: bool | None) -> EndpointSender:
