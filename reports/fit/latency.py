@@ -1,12 +1,8 @@
-"""How near the latency probe's terms come at 5% noise, over HTTP: a part of reports/fit.
-
-measure(seeds) runs the probe once a seed; table(results) is its section. latency.py [--seeds N] (default 50)
-writes latency.json and latency.md.
-"""
+"""How near the latency probe's terms come at 5% noise, over HTTP: a part of reports/fit. measure(seeds) runs the probe
+once a seed; table(results) is its section."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -14,10 +10,8 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
 TRUTH = {"prefill_s_per_token": 32e-6, "attention_s_per_token2": 10e-9}
 BASE_S = 0.012
 NOISE = 0.05
@@ -101,20 +95,3 @@ def _case(seed: int) -> dict[str, Any]:
         },
         "others": sorted(set(found) - {*TRUTH, "ttft_base_s", "prefill_s_per_cached_token"}),
     }
-
-
-def page(results: Sequence[dict[str, Any]]) -> str:
-    head = ["# How near the latency probe's terms come", "", "Made by `python reports/fit/latency.py`, over HTTP.", ""]
-    return "\n".join([*head, *table(results)]) + "\n"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, default=50)
-    results = measure(parser.parse_args().seeds)
-    (HERE / "latency.json").write_text(json.dumps(results, indent=1) + "\n")
-    (HERE / "latency.md").write_text(page(results))
-
-
-if __name__ == "__main__":
-    main()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from latency import table
 from plan import LAPSES, MISFITS, ONE_LRU, OVERLAP, RULES, SHARED, STEP
 
 Row = dict[str, Any]
@@ -79,8 +79,7 @@ def page(results: dict[str, list[Row]]) -> str:
         for way in ("probe", "replay"):
             lines.append(_misfit(kind, way, _of(rows, way, kind)))
     lines += ["", f"Of one LRU cache, asked in the same ways, {_accused(rows)} were refused or given a bound alone."]
-    if "latency" in results:
-        lines += ["", "## Latency", "", *importlib.import_module("latency").table(results["latency"])]
+    lines += ["", "## Latency", "", *table(results["latency"])]
     lines += ["", "What probes find of a real server: [vllm.md](vllm.md)."]
     return "\n".join(lines) + "\n"
 

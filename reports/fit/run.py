@@ -1,22 +1,22 @@
 """How near fits come to endpoints whose truth is known, over HTTP: `make fit-report`. Writes results.json, README.md.
 
-run.py [--seeds N] [--intervals N] [--workers N]
+run.py [--seeds N] [--intervals N] [--workers N] [--part cases|latency]
 
 N endpoints of each kind (50), N of those that intervals are counted on (200). What is done already is in partial.jsonl,
-which goes when all is done: a run that was stopped goes on where it was.
+which goes when all is done: a run that was stopped goes on where it was. --part measures one of the two parts anew and
+keeps the other as it is in results.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 import json
 import sys
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+from latency import measure
 from page import page
 from plan import Case, all_cases, tried
 
@@ -31,23 +31,32 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=50)
     parser.add_argument("--intervals", type=int, default=200)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--part", choices=("cases", "latency"))
     options = parser.parse_args()
-    wanted = all_cases(options.seeds, options.intervals)
+    results: dict[str, Any] = {}
+    if options.part:
+        results = json.loads((HERE / "results.json").read_text())
+    if options.part != "latency":
+        results["cases"] = cases(options.seeds, options.intervals, options.workers)
+    if options.part != "cases":
+        results["latency"] = measure(options.seeds)
+    (HERE / "results.json").write_text(lines_of(results))
+    (HERE / "README.md").write_text(page(results))
+    PARTIAL.unlink(missing_ok=True)
+
+
+def cases(seeds: int, intervals: int, workers: int) -> list[dict[str, Any]]:
+    """A row a case, in the order of all_cases."""
+    wanted = all_cases(seeds, intervals)
     lines = PARTIAL.read_text().splitlines() if PARTIAL.exists() else []
     rows = [row for line in lines if line.endswith("}") for row in [json.loads(line)]]
     done = {Case(row["way"], row["kind"], row["seed"]) for row in rows}
     left = [case for case in wanted if case not in done]
     rows += measured([case for case in left if case.way == "ttl"], WAITING)
-    rows += measured([case for case in left if case.way != "ttl"], options.workers)
+    rows += measured([case for case in left if case.way != "ttl"], workers)
     order = {case: number for number, case in enumerate(wanted)}
     rows = [row for row in rows if Case(row["way"], row["kind"], row["seed"]) in order]
-    rows.sort(key=lambda row: order[Case(row["way"], row["kind"], row["seed"])])
-    results: dict[str, Any] = {"cases": rows}
-    if importlib.util.find_spec("latency") is not None:
-        results["latency"] = importlib.import_module("latency").measure(options.seeds)
-    (HERE / "results.json").write_text(lines_of(results))
-    (HERE / "README.md").write_text(page(results))
-    PARTIAL.unlink(missing_ok=True)
+    return sorted(rows, key=lambda row: order[Case(row["way"], row["kind"], row["seed"])])
 
 
 def lines_of(results: dict[str, list[dict[str, Any]]]) -> str:

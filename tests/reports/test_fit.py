@@ -23,10 +23,9 @@ def load(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
     for name in names:
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.syspath_prepend(str(REPORT))
-    found = {name: importlib.import_module(name) for name in ("cases", "plan", "page", "run")}
+    found = {name: importlib.import_module(name) for name in names}
     for name in names:
-        if name in sys.modules:
-            monkeypatch.setitem(sys.modules, name, sys.modules[name])
+        monkeypatch.setitem(sys.modules, name, sys.modules[name])
     return found
 
 
@@ -53,7 +52,7 @@ def test_the_page_is_made_of_the_results(load: dict[str, ModuleType], results: d
 
 def test_a_page_can_be_made_of_one_seed(load: dict[str, ModuleType]) -> None:
     row = {"way": "probe", "kind": "one LRU cache", "seed": 0, "truth": 100, "refused": ["why"]}
-    page = load["page"].page({"cases": [row]})
+    page = load["page"].page({"cases": [row], "latency": []})
     assert "| capacity, by probe | 1 | 1 |  |  |  |" in page
     assert "1 of 1 were refused" in page
 
@@ -84,6 +83,16 @@ def test_intervals_that_are_of_90_percent_hold_the_truth_about_as_often(results:
     assert {row["kind_of_interval"] for row in rows if "value" in row} == {"90%"}
     assert 0.85 <= held(rows) <= 0.97
     assert 0.85 <= held(of(results, "ttl", "a step with lapses")) <= 0.97
+
+
+def test_speed_is_found_at_five_percent_of_noise(results: dict[str, list[Row]]) -> None:
+    rows = results["latency"]
+    assert len(rows) >= 50
+    assert all(row["refused"] is None for row in rows)
+    for name in ("prefill_s_per_token", "attention_s_per_token2"):
+        terms = [row["terms"][name] for row in rows]
+        assert sum(abs(term["error"]) < 0.03 for term in terms) >= 0.98 * len(terms)
+        assert 0.85 <= sum(term["low"] <= 0 <= term["high"] for term in terms) / len(terms) <= 0.97
 
 
 def test_what_is_not_one_lru_cache_is_refused(load: dict[str, ModuleType], results: dict[str, list[Row]]) -> None:
