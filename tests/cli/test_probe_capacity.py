@@ -180,3 +180,17 @@ def test_times_tell_where_nothing_is_reported_and_they_are_far_enough_apart(kvbe
     assert "12 hits and 12 misses known to be some" in capacity["method"]
     assert found["bytes_per_token"]["low"] <= 512 <= found["bytes_per_token"]["high"]
     assert any("blocks of at most 256 tokens" in text for text in report["assumed"])
+
+
+def test_a_pool_that_the_server_claims_to_be_larger_is_told(kvbench: Kvbench) -> None:
+    """65,536 bytes a running request are 4 blocks of 16,384, which no reading sees; the server counts all 511. Tokens
+    from a tier below HBM, of whose bytes nothing is known, are told by its counters."""
+    window = "window_tokens=256&window_replay=never&host_bytes=4186112"
+    for more, told in (("bytes_per_session=65536", "claims blocks for 16,352 tokens"), (window, "came from below HBM")):
+        spec = f"sim:tiny?{QUICK}&{more}"
+        done = kvbench("probe", "capacity", "--endpoint", spec, "--kv-memory", 511 * 32 * 512, "--yes", "--json")
+        report = json.loads(done.stdout)
+        assert any(told in text for text in (*report["notes"], *(r["reason"] for r in report["refusals"])))
+        if more == window:
+            assert report["estimates"] == [e for e in report["estimates"] if "bytes" not in e["unit"]]
+            assert {"bytes_per_token", "bytes_per_session"} <= {r["name"] for r in report["refusals"]}

@@ -13,7 +13,10 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from kvbench.analysis.fit.latency_rows import EXTERNAL
+from kvbench.analysis.fit.memory import server_cache
 from kvbench.analysis.fit.refused import (
     AGE,
     AGED,
@@ -117,6 +120,7 @@ def fit_capacity(run: Run, kv_memory_bytes: int | None = None) -> FitReport:
     report = _estimates(
         name, readings, grain, memory, kept_window(found, grain), notes, not_asked(found), _more(found, grain)
     )
+    report = replace(report, notes=(*report.notes, *_claimed(run, report)))
     below = _from_below(run)
     return report if below is None or memory is None else without_bytes(report, below)
 
@@ -347,6 +351,24 @@ def _foreign(run: Run, found: Sequence[Step]) -> str | None:
         f"the server looked up {queries[-1] - queries[0]:,.0f} prompt tokens while this probe sent {sent:,}: others "
         "used the cache at the same time"
     )
+
+
+def _claimed(run: Run, report: FitReport) -> list[str]:
+    """What the server says of its blocks, where they are not within the interval; none of it is an input."""
+    found, says = report.named("capacity_tokens"), server_cache(run)
+    if found is None or found.low is None or found.high is None:
+        return []
+    try:
+        tokens = (int(says["num_gpu_blocks"]) - 1) * int(says["block_size"])
+    except (KeyError, TypeError, ValueError):
+        return []
+    if found.low <= tokens <= found.high:
+        return []
+    return [
+        f"the server claims blocks for {tokens:,} tokens (not used), which is not within the interval: of what is "
+        "missing a running request may take up some besides its tokens, others may, or less is kept than there is room "
+        "for"
+    ]
 
 
 def _from_below(run: Run) -> float | None:
