@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +130,15 @@ def test_too_few_sessions_for_an_interval_is_said(tmp_path: Path) -> None:
     report = compare([base], [new])
     assert metrics(report)["ttft.geomean"]["low"] is None
     assert any(note.startswith("no intervals: ") and "it takes 5 on either side" in note for note in report["notes"])
+
+
+def test_percentiles_are_those_of_the_run_itself(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path, name, i, noise=0.4) for i, name in enumerate(("one", "other"))]
+    found = metrics(compare(runs[:1], runs[1:]))
+    for side, run in zip(("base", "new"), runs, strict=True):
+        clocks = [json.loads(line)["clock"] for line in (run / "records.jsonl").read_text().splitlines()]
+        ranked = sorted((clock["first_token"] - clock["sent"]) / 1e9 for clock in clocks)
+        for stat, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
+            below, part = divmod(q * (len(ranked) - 1), 1)
+            low, high = ranked[int(below)], ranked[int(below) + 1]
+            assert found[f"ttft.{stat}"][side] == pytest.approx(low + part * (high - low), rel=1e-9)

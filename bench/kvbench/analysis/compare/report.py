@@ -182,16 +182,17 @@ def _unequal(
 def _percentiles(
     pairs: Pairs | None, before: Sequence[Measured], after: Sequence[Measured]
 ) -> Iterator[dict[str, Any]]:
-    def logs(ran: Measured) -> pd.Series:
+    def ttfts(ran: Measured) -> pd.Series:
         told = ran.ok[ran.ok["ttft_s"] > 0]
         if pairs is not None:
             told = told[pd.MultiIndex.from_frame(told[["session_id", "turn"]]).isin(_index(pairs))]
-        return pd.Series(np.log(told["ttft_s"].to_numpy(dtype=float)), index=told["root_id"].to_numpy())
+        return pd.Series(told["ttft_s"].to_numpy(dtype=float), index=told["root_id"].to_numpy())
 
     def figures(drawn: Floats) -> Floats:
-        return np.quantile(drawn, list(_PERCENTILES.values()))
+        # Interpolated between times, as every percentile is; then the logarithm, so that changes are ratios.
+        return np.log(np.quantile(drawn, list(_PERCENTILES.values())))
 
-    sides = [[logs(ran) for ran in side] for side in (before, after)]
+    sides = [[ttfts(ran) for ran in side] for side in (before, after)]
     if any(run.empty for side in sides for run in side):
         yield from (_row("ttft", stat, None, None) for stat in _PERCENTILES)
         return
