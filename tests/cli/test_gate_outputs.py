@@ -36,6 +36,7 @@ def test_one_verdict_in_every_form(kvbench: Kvbench, tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("--junit", "none/gate.xml"), "there is no directory none"),
+        (("--junit", "gate.out", "--openmetrics", "./gate.out"), "--junit writes the same file"),
         (("--markdown", "runs"), "is a directory"),
         (("--github",), "GITHUB_STEP_SUMMARY is not set"),
     ],

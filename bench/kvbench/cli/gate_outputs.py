@@ -35,11 +35,14 @@ class GateOutputs:
 
     def check(self) -> GateOutputs:
         """UsageError for what could not be written, before hours of runs."""
+        written: dict[Path, str] = {}
         for option in ("junit", "markdown", "openmetrics"):
             path: Path | None = getattr(self, option)
             if path is not None and (path.is_dir() or not path.parent.is_dir()):
                 said = "is a directory" if path.is_dir() else f"there is no directory {path.parent}"
                 raise UsageError(f"--{option} {path}: {said}", hint="name a file in a directory that exists")
+            if path is not None and (other := written.setdefault(path.resolve(), option)) != option:
+                raise UsageError(f"--{option} {path}: --{other} writes the same file", hint="name another file")
         if self.github and not os.environ.get("GITHUB_STEP_SUMMARY"):
             raise UsageError(
                 "--github: GITHUB_STEP_SUMMARY is not set, so this is no step of GitHub Actions",

@@ -8,6 +8,7 @@ import pytest
 from tests.made_runs import make_abba, make_run
 
 from kvbench.analysis.gate.expression import parse_fail_if
+from kvbench.analysis.gate.judge import Judged
 from kvbench.analysis.gate.validity import Treatment
 from kvbench.analysis.nights.spec import Goals
 from kvbench.analysis.nights.verdict import confirmed, early_refusals, judge_sides, judge_stored
@@ -42,6 +43,17 @@ def test_two_gates_that_fail_once_each_confirm_nothing(tmp_path: Path) -> None:
     assert one.gates[0]["verdict"] == "fail"
     assert two.gates[1]["verdict"] == "fail"
     assert confirmed(one, two).verdict == "inconclusive"
+
+
+def test_a_gate_that_failed_once_is_no_fail_beside_one_that_is_confirmed() -> None:
+    def judged(*verdicts: str) -> Judged:
+        gates = [{"expr": expr, "verdict": v, "reason": None} for expr, v in zip("abcd", verdicts, strict=True)]
+        return Judged("fail", gates, [], [])
+
+    both = confirmed(judged("fail", "pass", "fail", "pass"), judged("fail", "fail", "pass", "pass"))
+    assert both.verdict == "fail"
+    assert [gate["verdict"] for gate in both.gates] == ["fail", "inconclusive", "inconclusive", "pass"]
+    assert both.notes[-1].endswith("it did (a)")
 
 
 def test_what_the_treatment_names_may_differ_from_night_to_night(tmp_path: Path) -> None:

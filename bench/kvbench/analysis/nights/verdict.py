@@ -43,21 +43,18 @@ def judge_stored(stored: Sequence[Path], tonight: Sequence[Path], goals: Goals) 
 def confirmed(first: Judged, second: Judged) -> Judged:
     """FAIL where both sets of runs fail, on one gate at least; else what the second says, and never a FAIL. The
     figures are the second set's."""
-    failed = [
-        one["expr"]
-        for one, other in zip(first.gates, second.gates, strict=True)
-        if one["verdict"] == other["verdict"] == "fail"
-    ]
     if second.verdict == "refused":
         return second
-    if failed:
-        return replace(second, notes=[*second.notes, f"{CONFIRMED} ({', '.join(failed)})"])
+    pairs = list(zip(first.gates, second.gates, strict=True))
+    failed = [gate["expr"] for one, gate in pairs if one["verdict"] == gate["verdict"] == "fail"]
     gates = [
         gate | {"verdict": "inconclusive", "reason": "failed in one of two sets of runs: not confirmed"}
-        if "fail" in (one["verdict"], gate["verdict"])
+        if (one["verdict"] == "fail") is not (gate["verdict"] == "fail")
         else gate
-        for one, gate in zip(first.gates, second.gates, strict=True)
+        for one, gate in pairs
     ]
+    if failed:
+        return replace(second, gates=gates, notes=[*second.notes, f"{CONFIRMED} ({', '.join(failed)})"])
     return Judged("inconclusive", gates, [], [*second.notes, NOT_CONFIRMED])
 
 
