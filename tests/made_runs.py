@@ -23,9 +23,10 @@ def make_run(
     """A run of 12 sessions of 4 turns that began `at_min` after START; the third turn of each even session is a
     sub-agent's. TTFT: 100 ms and 100 more on the first turn, which hits nothing, times `ttft` and run noise.
 
-    changes: fields of RunInfo; failed=N: the first N turns failed; hits: the share that is hit of what could be.
+    changes: fields of RunInfo; failed=N: the first N turns failed; hits: the share that is hit of what could be;
+    zeros=False: cached tokens are not reported where there are none.
     """
-    failed, hits = changes.pop("failed", 0), changes.pop("hits", 1.0)
+    failed, hits, zeros = changes.pop("failed", 0), changes.pop("hits", 1.0), changes.pop("zeros", True)
     rng = random.Random(f"{name}{seed}")
     run_noise = rng.gauss(1, noise / 2)
     records = []
@@ -37,6 +38,7 @@ def make_run(
             tokens = 1000 * (turn + 1)
             chunks = [at + wait, at + wait + 10 * MS, at + wait + 20 * MS]
             broken = len(records) < failed
+            cached = round((tokens - 1000) * hits)
             records.append(
                 Record(
                     request_id=f"{session}/{turn}",
@@ -58,7 +60,7 @@ def make_run(
                     ),
                     usage=Usage()
                     if broken
-                    else Usage(input_tokens=tokens, cached_tokens=round((tokens - 1000) * hits), output_tokens=3),
+                    else Usage(input_tokens=tokens, cached_tokens=cached if cached or zeros else None, output_tokens=3),
                     error_class="reset" if broken else None,
                     expectation=Expectation(
                         rule="block 16", input_tokens=tokens, floor=tokens - 1000, ceiling=tokens - 1000

@@ -3,10 +3,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.analysis.gate.runs import abba, made
+from tests.made_runs import make_run
 
+from kvbench.analysis.gate.evidence import Evidence, from_run
 from kvbench.analysis.gate.expression import Gate, parse_fail_if, parse_slo
 from kvbench.analysis.gate.judge import judge
 from kvbench.analysis.pricing.run_cost import RunCost
@@ -155,3 +159,20 @@ def test_an_adjusted_percentile_that_failures_reach_is_said_to_be_one_of_theirs(
     (found,) = judge(base, new, [parse_fail_if("ttft_adjusted.p99>+5%")]).gates
     assert found["verdict"] == "inconclusive"
     assert found["reason"].startswith("not reported in N2, or never: so many turns failed")
+
+
+def test_a_rate_that_leaves_out_the_misses_is_no_pass(tmp_path: Path) -> None:
+    """A tenth fewer hits, and no count on the 12 of 48 turns that miss: 0.9 x 6 of 9 is the baseline's 6 of 10."""
+
+    def side(name: str, at_min: int, **changes: Any) -> list[Evidence]:
+        return [from_run(make_run(tmp_path, f"{name}{i}", at_min + 4 * i, **changes)) for i in range(5)]
+
+    gates = [parse_fail_if("hit_rate<-0.02"), parse_fail_if("eligible_hit_rate<-0.5"), parse_fail_if("hit_rate<50%")]
+    base, new = side("b", 0), side("n", 2, hits=0.9, zeros=False)
+    change, eligible, value = judge(base, new, gates, allow_order=True).gates
+    assert (change["base"], change["new"]) == (pytest.approx(0.6), pytest.approx(0.6))
+    assert [gate["verdict"] for gate in (change, eligible, value)] == ["inconclusive"] * 3
+    assert "75.0% of the turns in n0 and by 100.0% in b0" in change["reason"]
+    assert "by 75.0% of the turns in n0: the rate leaves out" in value["reason"]
+    silent = side("s", 3, zeros=False)
+    assert judge(silent, new, gates[:1], allow_order=True).verdict == "fail", "the same turns are left out of both"

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from kvbench.analysis.cache import reported
 from kvbench.analysis.gate.counts import Counts, counts, runs_of_counts, sd_of_counts, with_counts
 from kvbench.analysis.gate.decide import (
     ALPHA,
@@ -29,6 +30,9 @@ from kvbench.analysis.metrics import PRICED
 from kvbench.analysis.pricing.run_cost import incomparable
 
 Outcome = Literal["pass", "fail", "inconclusive", "refused"]
+
+REPORTED_LIMIT = 0.01
+"""Hit rates are of one thing where the shares of turns that report cached tokens differ by no more."""
 
 STORED_NOTE = (
     "whether the runs were interleaved is not judged, as --allow-order asks: with 2% of noise from night to night 5 to "
@@ -164,12 +168,35 @@ def _unusable(
         return "a value is 0, so there is no ratio to it: use a difference in the metric's own unit"
     if failed and gate.metric.word != "errors" and not gate.metric.adjusted:
         return f"{failed[0]}{_more(failed)}: what succeeded says nothing of the rest"
+    if gate.metric.word in ("hit_rate", "eligible_hit_rate") and (why := _half_told(gate, sides)) is not None:
+        return why
     if gate.kind == "value":
         if len(sides[0]) < MIN_RUNS:
             return f"too few runs: {len(sides[0])} of at least {MIN_RUNS}"
     elif not enough(len(sides[0]), len(sides[1])):
         return f"too few runs: {len(sides[0])} + {len(sides[1])}; from 5 + 5 on (or 3 new and 7 baseline) one can tell"
     return None
+
+
+def _half_told(gate: Gate, sides: Sequence[Sequence[Evidence]]) -> str | None:
+    """Why a hit rate is none of the run's: servers that report no cached tokens where there were none leave out the
+    misses, and more of them then raise the rate."""
+    shares = {
+        run.label: len(reported(run.measured.ok)) / len(run.measured.ok)
+        for side in sides
+        for run in side
+        if run.measured is not None and len(run.measured.ok)
+    }
+    if not shares:
+        return None
+    least, most = min(shares, key=lambda label: shares[label]), max(shares, key=lambda label: shares[label])
+    if (1.0 if gate.kind == "value" else shares[most]) - shares[least] <= REPORTED_LIMIT:
+        return None
+    other = "" if gate.kind == "value" else f" and by {shares[most]:.1%} in {most}"
+    return (
+        f"cached tokens are reported by {shares[least]:.1%} of the turns in {least}{other}: the rate leaves out the "
+        "rest, which may be the misses"
+    )
 
 
 def _more(names: Sequence[str]) -> str:
