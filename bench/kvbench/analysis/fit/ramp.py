@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from kvbench.analysis.fit.latency_rows import EXTERNAL
-from kvbench.analysis.fit.memory import server_cache
 from kvbench.analysis.fit.refused import (
     AGE,
     AGED,
@@ -30,13 +28,13 @@ from kvbench.analysis.fit.refused import (
     refused,
     without_bytes,
 )
+from kvbench.analysis.fit.server_counts import other_claim, other_traffic, tokens_from_below
 from kvbench.analysis.fit.sessions import Held, Window, by_session, heads_first, kept_window
 from kvbench.analysis.fit.steps import Step, failure, steps, stop_reason
 from kvbench.analysis.fit.timed import fit_timed
 from kvbench.model import Estimate, FitReport, Misfit, Refusal
 from kvbench.runs.reader import Run
 
-FOREIGN_LIMIT = 0.02
 MOST_UNSEEN_GRAINS = 2
 ROLES = ("read", REREAD)
 ASSUMED = (
@@ -73,7 +71,7 @@ def fit_capacity(run: Run, kv_memory_bytes: int | None = None) -> FitReport:
     name = str(run.path)
     found = steps(run)
     if (refusal := _unusable(run, found)) is None and all(s.cached_tokens is None for s in found):
-        if (foreign := _foreign(run, found)) is not None:
+        if (foreign := other_traffic(run, found)) is not None:
             return FitReport(runs=(name,), refusals=(refused(foreign, "the same probe with no other client"),))
         return fit_timed(name, found, memory, stop_reason(run), ASSUMED)
     if refusal is not None:
@@ -97,7 +95,7 @@ def fit_capacity(run: Run, kv_memory_bytes: int | None = None) -> FitReport:
     after = [r for r in readings if r.after > grain]
     if after or any(r.whole == 0 for r in readings):
         return FitReport(runs=(name,), refusals=(refused(_disorder(after), "one replica, with nothing else on it"),))
-    if (foreign := _foreign(run, found)) is not None:
+    if (foreign := other_traffic(run, found)) is not None:
         return FitReport(runs=(name,), refusals=(refused(foreign, "the same probe with no other client"),))
     whole = _never_lost(found, grain)
     if any(r.part for r in readings) and whole > max(_bounds(r, grain, MOST_UNSEEN_GRAINS)[1] for r in readings):
@@ -120,8 +118,8 @@ def fit_capacity(run: Run, kv_memory_bytes: int | None = None) -> FitReport:
     report = _estimates(
         name, readings, grain, memory, kept_window(found, grain), notes, not_asked(found), _more(found, grain)
     )
-    report = replace(report, notes=(*report.notes, *_claimed(run, report)))
-    below = _from_below(run)
+    report = replace(report, notes=(*report.notes, *other_claim(run, report)))
+    below = tokens_from_below(run)
     return report if below is None or memory is None else without_bytes(report, below)
 
 
@@ -331,56 +329,6 @@ def _unusable(run: Run, found: Sequence[Step]) -> Refusal | None:
             "address one replica by its own URL",
         )
     return None
-
-
-def _foreign(run: Run, found: Sequence[Step]) -> str | None:
-    """What the server's own counters say it was asked beside this probe."""
-    queries = [
-        value
-        for event in run.events
-        if event.get("kind") == "metrics"
-        and (value := (event.get("metrics") or {}).get("prefix_query_tokens")) is not None
-    ]
-    sent = sum(s.sent_tokens for s in found)
-    if len(queries) < 2 or not sent:
-        return None
-    others = queries[-1] - queries[0] - sent
-    if others <= FOREIGN_LIMIT * sent:
-        return None
-    return (
-        f"the server looked up {queries[-1] - queries[0]:,.0f} prompt tokens while this probe sent {sent:,}: others "
-        "used the cache at the same time"
-    )
-
-
-def _claimed(run: Run, report: FitReport) -> list[str]:
-    """What the server says of its blocks, where they are not within the interval; none of it is an input."""
-    found, says = report.named("capacity_tokens"), server_cache(run)
-    if found is None or found.low is None or found.high is None:
-        return []
-    try:
-        tokens = (int(says["num_gpu_blocks"]) - 1) * int(says["block_size"])
-    except (KeyError, TypeError, ValueError):
-        return []
-    if found.low <= tokens <= found.high:
-        return []
-    return [
-        f"the server claims blocks for {tokens:,} tokens (not used), which is not within the interval: of what is "
-        "missing a running request may take up some besides its tokens, others may, or less is kept than there is room "
-        "for"
-    ]
-
-
-def _from_below(run: Run) -> float | None:
-    """Tokens that came from below HBM while the probe ran, by the server's own counters; None: none, or not told."""
-    told = [
-        value
-        for event in run.events
-        if event.get("kind") == "metrics"
-        and (sources := (event.get("metrics") or {}).get("prompt_tokens_by_source")) is not None
-        and (value := sources.get(EXTERNAL)) is not None
-    ]
-    return told[-1] - told[0] if len(told) > 1 and told[-1] > told[0] else None
 
 
 def _disorder(after: Sequence[Reading]) -> str:
