@@ -529,6 +529,26 @@ def test_a_fault_of_a_whole_bill_is_no_other_clock() -> None:
     assert kinds(check(there, busy(70))).keys() == {"input_inflated"}
 
 
+@pytest.mark.parametrize(("starts", "billed"), [(-9, 9), (0, -1)], ids=["by its end", "by a clock that is late"])
+def test_requests_on_an_edge_are_no_other_clock(starts: int, billed: int) -> None:
+    """By day, with a request at each midnight that is billed on its other side: one kind is off, the days are right."""
+    ours = busy(70)
+    for day in range(3):
+        midnight = DAY + timedelta(days=day - 1)
+        edge = replace(ours[0], start=midnight + timedelta(seconds=starts), end=midnight + timedelta(seconds=9))
+        ours.append(
+            replace(
+                edge, request_id=f"edge{day}", usage=Usage(input_tokens=901 + day, cached_tokens=640, output_tokens=11)
+            )
+        )
+    off = timedelta(seconds=billed - starts)
+    moved = [replace(e, start=e.start + off) if e.request_id[0] == "e" and e.start else e for e in ours]
+    assert check(billed_at(moved, timedelta(0), timedelta(days=1)), ours)["verdict"] == "confirmed"
+    there = billed_at(moved, timedelta(0), timedelta(days=1), miss_factor=Decimal("1.05"))
+    report = check(there, ours)
+    assert (report["verdict"], kinds(report).keys()) == ("disputed", {"input_inflated"})
+
+
 def test_tokens_that_only_stand_in_later_windows_are_no_excess(tmp_path: Path) -> None:
     """Half of hour 12 is billed in hour 14: the bill asks for what was used, to the token."""
     late = {

@@ -53,13 +53,15 @@ def displaced(sides: Sides, requests: Sequence[Asked]) -> Displaced | None:
                 billed[cell.start, cell.end, cell.model, line.kind] += line.tokens
     if not billed or any((each - _EPOCH) % _STEP for start, end, *_ in billed for each in (start, end)):
         return None
+    # As they are, requests on an edge stand where it agrees best: what a shift does to those alone is no clock.
+    as_they_are = _as_they_are(sides, billed)
     best = None
     for at_end in (False, True):
         used = _used(requests, frozenset(sides.invoice.kinds), at_end=at_end)
         agree = {steps: _agreeing(billed, used, steps) for steps in range(_WEST, _EAST + 1)}
         steps = max(agree, key=lambda each: (agree[each], each % 4 == 0, each % 2 == 0, -abs(each)))
-        if best is None or agree[steps] - agree[0] > best.agree - best.agree_as_they_are:
-            best = Displaced(steps * _STEP, agree[steps], agree[0], len(billed))
+        if best is None or agree[steps] > best.agree:
+            best = Displaced(steps * _STEP, agree[steps], as_they_are, len(billed))
     if best is None or best.agree < max(2, _SHARE * best.counts) or best.agree <= _TIMES * best.agree_as_they_are:
         return None
     return best
@@ -90,6 +92,16 @@ def only_moved(sides: Sides, requests: Sequence[Asked], slack: Decimal) -> bool:
 
 def _money(cells: Iterable[Cell]) -> Iterable[Decimal]:
     return (money for cell in cells if (money := cell.billed) is not None)
+
+
+def _as_they_are(sides: Sides, billed: dict[_Count, int]) -> int:
+    used: dict[_Count, int] = defaultdict(int)
+    for cell in sides.cells:
+        for kind in cell.token_kinds:
+            least, most = cell.expected(kind)
+            if cell.end is not None:
+                used[cell.start, cell.end, cell.model, kind] += least if least == most else 0
+    return sum(used.get(name) == tokens for name, tokens in billed.items())
 
 
 def _agreeing(billed: dict[_Count, int], used: dict[tuple[str, str], dict[int, int]], steps: int) -> int:
