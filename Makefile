@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo-bill fit-report demo test check format test-real accuracy sim-timing curve-report gate-report pricing-report live-deepseek docs clean
+.PHONY: demo-bill fit-report real-probe-report demo test check format test-real accuracy sim-timing curve-report gate-report pricing-report live-deepseek docs clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "kvbench needs Python 3.11 or newer; set PYTHON=/path/to/python"; exit 2; }

@@ -381,6 +381,7 @@ def test_a_run_stops_before_it_costs_more(tmp_path: Path) -> None:
         arguments = ["run", str(tmp_path / "t.jsonl"), "--endpoint", str(tmp_path / "e.toml"), "--time-scale", "0"]
         arguments += ["--prices", str(tmp_path / "own.toml"), "--out", str(tmp_path / "runs"), "--json"]
         ran = CliRunner().invoke(app, [*arguments, "--max-cost", "40"])
+    assert ran.exit_code == 3
     summary = json.loads(ran.stdout)
     assert "max_cost" in [warning["code"] for warning in summary["warnings"]]
     got = report(summary["run"], "--prices", tmp_path / "own.toml")

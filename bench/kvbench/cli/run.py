@@ -164,12 +164,14 @@ def _show(run_dir: Path, as_json: bool) -> Summary:
 
 
 def exit_code(summary: Summary) -> int:
-    """130 interrupted; 3 degraded, not valid by the rules it was made by, nothing measured, or more than 1% of the
-    turns failed; else 0.
+    """130 interrupted; 3 degraded, not valid by the rules it was made by, cut short by --max-cost, nothing measured, or
+    more than 1% of the turns failed; else 0.
     """
     if summary.status == "interrupted":
         return EXIT_INTERRUPTED
     if summary.rules is not None and not summary.rules.valid:
+        return EXIT_INCONCLUSIVE
+    if any(warning.code == "max_cost" for warning in summary.warnings):
         return EXIT_INCONCLUSIVE
     failed = summary.requests.failed + summary.requests.skipped
     if summary.trust.verdict == "degraded" or not summary.requests.ok or failed > 0.01 * summary.turns:
