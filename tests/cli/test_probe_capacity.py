@@ -45,6 +45,9 @@ def test_the_simulated_pool_is_found_and_its_run_can_be_fitted_again(kvbench: Kv
     doubled = estimates(kvbench("fit", f"out/{run.name}", "--kv-memory", 2 * memory, "--json").stdout)
     assert doubled["bytes_per_token"]["value"] == 2 * found["bytes_per_token"]["value"]
     assert kvbench("show", f"out/{run.name}").returncode == 0
+    twice = kvbench("fit", f"out/{run.name}", f"out/../out/{run.name}")
+    assert twice.returncode == 2
+    assert "named twice" in twice.stderr
 
 
 def test_nobody_to_ask_is_exit_2(kvbench: Kvbench, tmp_path: Path) -> None:

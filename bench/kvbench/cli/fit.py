@@ -84,6 +84,9 @@ def fit(
         tier_bytes_per_s=tier_bandwidth,
         hbm_bytes_per_s=hbm_bandwidth,
     ).check()
+    found = [resolve_run(run).resolve() for run in runs]
+    if twice := next((run for run, path in zip(runs, found, strict=True) if found.count(path) > 1), None):
+        raise UsageError(f"{twice}: named twice", hint="each run once: two of one say nothing that one does not")
     loaded = [load_run(resolve_run(run)) for run in runs]
     if prices:
         if bill is None and all(run.info.settings.get("probe") != "tokens" for run in loaded):
