@@ -538,7 +538,9 @@ def test_requests_on_an_edge_are_no_other_clock(starts: int, billed: int) -> Non
         edge = replace(ours[0], start=midnight + timedelta(seconds=starts), end=midnight + timedelta(seconds=9))
         ours.append(
             replace(
-                edge, request_id=f"edge{day}", usage=Usage(input_tokens=901 + day, cached_tokens=640, output_tokens=11)
+                edge,
+                request_id=f"edge{day}",
+                usage=Usage(input_tokens=901 + day, cached_tokens=640 + day, output_tokens=11 + day),
             )
         )
     off = timedelta(seconds=billed - starts)
