@@ -22,6 +22,7 @@ from plan import Case, all_cases, tried
 
 HERE = Path(__file__).parent
 PARTIAL = HERE / "partial.jsonl"
+BATCH = 50
 WAITING = 8
 """Lifetimes at a time: they wait, and take little of a processor."""
 
@@ -68,14 +69,16 @@ def lines_of(results: dict[str, list[dict[str, Any]]]) -> str:
 def measured(left: list[Case], workers: int) -> list[dict[str, Any]]:
     """Rows of the cases, each written to PARTIAL as it is done."""
     rows = []
-    with ProcessPoolExecutor(workers, max_tasks_per_child=100) as pool, PARTIAL.open("a") as partial:
-        for number, done in enumerate(as_completed([pool.submit(tried, case) for case in left]), start=1):
-            row = done.result()
-            rows.append(row)
-            partial.write(json.dumps(row) + "\n")
-            partial.flush()
-            if number % 25 == 0:
-                print(f"{number} of {len(left)}", file=sys.stderr, flush=True)
+    with PARTIAL.open("a") as partial:
+        for start in range(0, len(left), BATCH):
+            # New processes a batch, as they grow; with max_tasks_per_child a pool can wait for ever (CPython 115634).
+            with ProcessPoolExecutor(workers) as pool:
+                for done in as_completed([pool.submit(tried, case) for case in left[start : start + BATCH]]):
+                    row = done.result()
+                    rows.append(row)
+                    partial.write(json.dumps(row) + "\n")
+                    partial.flush()
+            print(f"{len(rows)} of {len(left)}", file=sys.stderr, flush=True)
     return rows
 
 
