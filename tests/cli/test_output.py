@@ -1,4 +1,4 @@
-"""A verdict whose reader has left."""
+"""How a command ends whose reader has left, and one that has a defect."""
 
 from __future__ import annotations
 
@@ -28,3 +28,11 @@ def test_the_exit_code_is_the_verdict_all_the_same(
         running.stdout.close()
         said = running.stderr.read()
         assert (running.wait(timeout=60), said) == (code, b"")
+
+
+def test_a_defect_is_no_failed_check() -> None:
+    broken = "import kvbench.cli.main as m\ndef app(): return 1 // 0\nm.app = app\nm.main()"
+    done = subprocess.run([sys.executable, "-c", broken], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 4
+    assert "ZeroDivisionError" in done.stderr
+    assert "this is a defect of kvbench" in done.stderr

@@ -31,7 +31,7 @@ def test_it_serves_in_the_foreground_until_ctrl_c() -> None:
         assert process.stdout.read() == ""
     # 1,024 usable blocks of 32 tokens; nothing about requests.
     assert "model tiny, block 32, cache 32,768 tokens, context 8,192 tokens" in said
-    assert f"kvbench run agent-trace.jsonl --endpoint {url}" in said
+    assert f"kvbench probe capacity --endpoint {url}" in said
     assert len(said.splitlines()) == 4
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from typing import Annotated
+import traceback
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -85,7 +86,8 @@ def _safe(message: str) -> str:
 
 
 def main() -> None:
-    """Entry point. A KvbenchError becomes one clear line and its exit code; anything else is a defect."""
+    """Entry point. A KvbenchError becomes one clear line and its exit code; anything else is a defect, and ends with 4:
+    a job must not take it for a failed check."""
     try:
         app()
     except KvbenchError as error:
@@ -103,10 +105,20 @@ def main() -> None:
         raise
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-            raise
+            _end_of_a_defect()
         print(f"kvbench: the output cannot be written: {error.strerror}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_FAILED)
+    except Exception:
+        _end_of_a_defect()
+
+
+def _end_of_a_defect() -> NoReturn:
+    traceback.print_exc()
+    print(
+        "kvbench: this is a defect of kvbench, not of what it measured; please report the lines above", file=sys.stderr
+    )
+    sys.exit(EXIT_FAILED)
 
 
 if __name__ == "__main__":

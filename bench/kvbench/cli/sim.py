@@ -37,12 +37,15 @@ def sim(
     if chosen.prefix == "units":
         kept = f"prefix units in steps of {chosen.unit_granularity_tokens} tokens"
 
+    # The bundled trace has prompts of 22,000 tokens.
+    task = "run agent-trace.jsonl" if chosen.max_model_len >= 32_768 else "probe capacity"
+
     def ready(url: str) -> None:
         typer.echo(url)
         typer.echo(
             f"{chosen.name}: {chosen.description}\n"
             f"model {chosen.model}, {kept}, context {chosen.max_model_len:,} tokens\n"
-            f"next   kvbench run agent-trace.jsonl --endpoint {url}\n"
+            f"next   kvbench {task} --endpoint {url}\n"
             f"truth  curl {url}/sim/truth",
             err=True,
         )

@@ -196,9 +196,10 @@ def _stepped(name: str, found: Stepped, n: int, note: str) -> FitReport:
 def survival(ages: Floats, hits: NDArray[np.bool_], kind: str) -> tuple[float, float, float]:
     """(median age at loss in s, share of lapses, AIC) by maximum likelihood."""
     from scipy.optimize import minimize
+    from scipy.special import expit
 
     def share(p: Floats) -> Floats:
-        lapse = 1 / (1 + np.exp(-p[1]))
+        lapse = expit(p[1])
         if kind == "exponential":
             alive = np.exp(-np.log(2) * ages / np.exp(p[0]))
         else:
@@ -216,7 +217,7 @@ def survival(ages: Floats, hits: NDArray[np.bool_], kind: str) -> tuple[float, f
         if best is None or done.fun < best.fun:
             best = done
     assert best is not None
-    return float(np.exp(best.x[0])), float(1 / (1 + np.exp(-best.x[1]))), 2 * float(best.fun) + 2 * len(best.x)
+    return float(np.exp(best.x[0])), float(expit(best.x[1])), 2 * float(best.fun) + 2 * len(best.x)
 
 
 def _refused(name: str, reason: str, experiment: str) -> FitReport:
