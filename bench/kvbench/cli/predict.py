@@ -96,7 +96,7 @@ def load_of(load: Load, changed: dict[str, int | float]) -> Load:
     """With what the options say otherwise."""
     from msgspec.structs import replace
 
-    return replace(load, **changed)
+    return replace(load, **changed).as_replayed()
 
 
 def _target(

@@ -41,7 +41,7 @@ def cliff(
     with open_workload(resolve_trace(trace), format=format) as opened:
         own = None if opened.has_hash_ids else block_size
         target = target_of_trace(BlockedTrace(opened, block_size=own, tokenizer=counts))
-    found = cliff_of(target, Load(sessions=sessions, time_scale=time_scale), capacity_tokens)
+    found = cliff_of(target, Load(sessions=sessions, time_scale=time_scale).as_replayed(), capacity_tokens)
     if as_json:
         import msgspec
 

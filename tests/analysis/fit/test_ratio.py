@@ -88,3 +88,31 @@ def test_one_model_or_three_have_no_ratio() -> None:
 def test_pools_of_two_models_are_no_two_pools_of_one() -> None:
     report = fit_runs([pool("a", 600, kv_memory_bytes=1 << 20), pool("b", 300, kv_memory_bytes=1 << 21)])
     assert report.named("bytes_per_token_of_two_pools") is None
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_several_pools_only_those_of_the_same_memory_are_compared(turned: bool) -> None:
+    """500 blocks of a and 125 of b in 256 KiB: a quarter, whichever pool of a is named first."""
+    pools = [pool("a", 2_000, kv_memory_bytes=1 << 20), pool("a", 500, kv_memory_bytes=1 << 18)]
+    runs = [*(reversed(pools) if turned else pools), pool("b", 125, kv_memory_bytes=1 << 18)]
+    ratio = fit_runs(runs).named("bytes_per_token_ratio")
+    assert ratio is not None
+    assert ratio.value == pytest.approx(0.25, rel=0.05)
+    assert any("262,144 bytes" in text for text in fit_runs(runs).assumed)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_pools_that_contradict_each_other_are_refused(turned: bool) -> None:
+    """With no memory known, 2,000 and 500 blocks of a make it a quarter of b, or as much."""
+    pools = [pool("a", 2_000), pool("a", 500)]
+    report = fit_runs([*(reversed(pools) if turned else pools), pool("b", 500)])
+    assert report.named("bytes_per_token_ratio") is None
+    assert "cannot all be true" in (refusal(report) or "")
+
+
+def test_a_server_that_names_no_model_is_one_of_the_two() -> None:
+    unnamed = pool("x", 500)
+    unnamed = msgspec.structs.replace(unnamed, info=msgspec.structs.replace(unnamed.info, server={}))
+    ratio = fit_runs([pool("small", 2_000), unnamed]).named("bytes_per_token_ratio")
+    assert ratio is not None
+    assert ratio.value == pytest.approx(0.25, rel=0.01)

@@ -97,6 +97,16 @@ def test_too_few_lengths_other_memories_and_no_fit_are_refused() -> None:
     assert not unlike.estimates
 
 
+@pytest.mark.parametrize("first", [False, True])
+def test_one_length_with_two_figures_is_refused_in_any_order(first: bool) -> None:
+    three = [start(n, stated(n, 17)) for n in (4_096, 8_192, 16_384)]
+    other = start(8_192, stated(8_192, 17) // 2)
+    report = fit([other, *three] if first else [*three, other])
+    assert "not the same server each time" in reasons(report)
+    assert not report.estimates
+    assert fit([*three, three[1]]).estimates
+
+
 def test_one_length_or_several_models_say_nothing_of_restarts() -> None:
     assert not reasons(fit([start(4_096, 1_000), start(4_096, 1_000)]))
     assert not reasons(fit([start(n, 1_000, model=f"m{n}") for n in (4_096, 8_192, 16_384)]))

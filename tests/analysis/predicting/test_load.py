@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from kvbench.analysis.predicting.load import Load, Order, Planned, simulate
-from kvbench.errors import RefusedError
+from kvbench.cli.predict import load_of
+from kvbench.errors import RefusedError, UsageError
 
 TWO = [Planned(0, (), 0.0), Planned(0, (0,), 1.0), Planned(1, (), 0.0), Planned(1, (2,), 4.0)]
 """Two sessions of two turns: pauses of 1 s and of 4 s."""
@@ -54,3 +55,17 @@ def test_arrivals_that_are_drawn_are_refused() -> None:
             Load.of_run(settings)
     assert Load.of_run({"time_scale": 0.0}).sessions == 8
     assert Load.of_run({"time_scale": 0.5, "sessions": None}).sessions is None
+
+
+def test_without_pauses_as_many_sessions_live_as_in_a_replay() -> None:
+    assert Load(time_scale=0.0).as_replayed().sessions == 8
+    assert Load(time_scale=0.0, sessions=3).as_replayed().sessions == 3
+    assert Load(time_scale=0.1).as_replayed().sessions is None
+    assert load_of(Load(), {"time_scale": 0.0}).sessions == 8
+
+
+@pytest.mark.parametrize("scale", [float("inf"), 1e308, 1e12])
+@pytest.mark.parametrize("sessions", [None, 2])
+def test_a_replay_of_centuries_is_refused(scale: float, sessions: int | None) -> None:
+    with pytest.raises(UsageError, match="over 100 years"):
+        simulate(TWO, (0.0, 0.5), Load(time_scale=scale, sessions=sessions), np.full(4, 2.0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kvbench.analysis.fit.memory import memory_of
+from kvbench.analysis.fit.memory import Memory, memory_of
 from kvbench.model import Estimate, FitReport, Refusal
 from kvbench.runs.reader import Run
 
@@ -23,9 +23,17 @@ class _Share(NamedTuple):
     n: int
 
 
+class _Side(NamedTuple):
+    """What one run says."""
+
+    memory: Memory | None
+    share: _Share
+
+
 def fit_ratio(runs: Sequence[Run], reports: Sequence[FitReport]) -> FitReport | None:
-    """The first model's over the second's, from the first run of each that has a capacity; None where the runs are not
-    of two models, or none has one. m1 / m2 = C2 / C1."""
+    """The first model's over the second's, from the first two runs that had, or may have had, the same memory; None
+    where the runs are not of two models, or none has a capacity. m1 / m2 = C2 / C1. Refused where other such runs
+    contradict them."""
     models = list(dict.fromkeys(str((run.info.server or {}).get("model")) for run in runs))
     if len(models) != 2:
         return None
@@ -33,18 +41,32 @@ def fit_ratio(runs: Sequence[Run], reports: Sequence[FitReport]) -> FitReport | 
         return None
     sides = []
     for model in models:
-        of = [(run, report) for run, report in zip(runs, reports, strict=True) if run.info.server.get("model") == model]
-        found = next(((run, share) for run, report in of if (share := _share(report)) is not None), None)
-        if found is None:
+        found = [
+            _Side(memory_of(run, None), share)
+            for run, report in zip(runs, reports, strict=True)
+            if str((run.info.server or {}).get("model")) == model and (share := _share(report)) is not None
+        ]
+        if not found:
             return _refused(f"no run of {model} gives a capacity")
         sides.append(found)
-    (first_run, first), (second_run, second) = sides
-    memories = [memory_of(run, None) for run in (first_run, second_run)]
-    known = [memory.bytes_ for memory in memories if memory is not None]
-    if len(set(known)) > 1:
+    pairs = _pairs(*sides)
+    if not pairs:
+        first_memory, second_memory = (side[0].memory for side in sides)
+        assert first_memory is not None
+        assert second_memory is not None
         return _refused(
-            f"the memories differ, {known[0]:,} and {known[1]:,} bytes: each run has bytes a token of its own"
+            f"the memories differ, {first_memory.bytes_:,} and {second_memory.bytes_:,} bytes: each run has bytes a "
+            "token of its own"
         )
+    ends = [(a.share.low / b.share.high, a.share.high / b.share.low) for a, b in pairs]
+    if max(low for low, _ in ends) > min(high for _, high in ends):
+        return _refused(
+            f"{len(pairs)} pairs of runs of {models[0]} and {models[1]} give ratios that cannot all be true, from "
+            f"{min(low for low, _ in ends):.4g} to {max(high for _, high in ends):.4g}: not all had the same memory, "
+            "or their caches are not alike"
+        )
+    first, second = (side.share for side in pairs[0])
+    known = [side.memory.bytes_ for side in pairs[0] if side.memory is not None]
     estimate = Estimate(
         name=NAME,
         value=first.value / second.value,
@@ -60,6 +82,13 @@ def fit_ratio(runs: Sequence[Run], reports: Sequence[FitReport]) -> FitReport | 
         else f"{models[0]} and {models[1]} had the same memory for the KV cache, which then cancels"
     )
     return FitReport(runs=(), estimates=(estimate,), assumed=(same,))
+
+
+def _pairs(first: Sequence[_Side], second: Sequence[_Side]) -> list[tuple[_Side, _Side]]:
+    """Those with the same memory; where there is none such, those of which one's is not known."""
+    every = [(a, b) for a in first for b in second]
+    same = [(a, b) for a, b in every if a.memory and b.memory and a.memory.bytes_ == b.memory.bytes_]
+    return same or [(a, b) for a, b in every if a.memory is None or b.memory is None]
 
 
 def _share(report: FitReport) -> _Share | None:

@@ -40,10 +40,18 @@ def fit_restarts(runs: Sequence[Run], kv_memory_bytes: int | None = None) -> Fit
     models = {(run.info.server or {}).get("model") for run in runs}
     if len(models) != 1 or len(lengths) < 2:
         return None
-    starts = {s.length: s for run in runs if (s := _start(run)) is not None}
+    told = dict.fromkeys(s for run in runs if (s := _start(run)) is not None)
+    starts = {s.length: s for s in told}
     if len(starts) < FEWEST_LENGTHS:
         why = f"the runs have {len(starts)} context lengths at which the server said how many tokens it holds; at least"
         return _refused(f"{why} {FEWEST_LENGTHS} tell bytes a token from bytes a session")
+    unlike = next((s for s in told if s != starts[s.length]), None)
+    if unlike is not None:
+        other = starts[unlike.length]
+        return _refused(
+            f"at {unlike.length:,} tokens of context the server said once that it holds {unlike.tokens:,} in blocks of "
+            f"{unlike.block}, and once {other.tokens:,} in blocks of {other.block}: not the same server each time"
+        )
     memories = {memory_of(run, kv_memory_bytes) for run in runs}
     if len(memories) > 1:
         return _refused("the memory of the KV cache was not the same at each start, or is only known of some")

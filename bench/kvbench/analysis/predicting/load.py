@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from kvbench.errors import RefusedError
+from kvbench.errors import RefusedError, UsageError
 
 Floats = NDArray[np.float64]
 DEFAULT_LIVE_TREES = 8
+LONGEST_S = 100 * 365.25 * 86_400
 
 
 class Planned(NamedTuple):
@@ -55,14 +57,16 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
                     f"the run's order cannot be worked out: {what}",
                     hint="predict runs with --sessions N, or in the trace's own time",
                 )
-        scale = float(settings.get("time_scale", 1.0))
-        sessions = settings.get("sessions")
         return cls(
-            sessions=DEFAULT_LIVE_TREES if sessions is None and scale == 0 else sessions,
-            time_scale=scale,
+            sessions=settings.get("sessions"),
+            time_scale=float(settings.get("time_scale", 1.0)),
             max_pause_s=settings.get("max_pause_s"),
             max_in_flight=settings.get("max_in_flight"),
-        )
+        ).as_replayed()
+
+    def as_replayed(self) -> Load:
+        """Without pauses the trace's own starts say nothing: so many sessions are then live as in a replay."""
+        return replace(self, sessions=DEFAULT_LIVE_TREES) if self.sessions is None and self.time_scale == 0 else self
 
 
 class Order(NamedTuple):
@@ -83,8 +87,18 @@ class Order(NamedTuple):
 
 
 def simulate(planned: Sequence[Planned], starts_s: Sequence[float], load: Load, takes_s: Floats) -> Order:
-    """takes_s: of each turn, from sending to its last token; starts_s: when trees begin, in trace time."""
-    return _Replay(planned, starts_s, load, takes_s).run()
+    """takes_s: of each turn, from sending to its last token; starts_s: when trees begin, in trace time.
+
+    UsageError where the time scale makes it longer than nanoseconds can count.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        order = _Replay(planned, starts_s, load, takes_s).run()
+    if len(order.end_s) and not order.end_s.max() < LONGEST_S:
+        raise UsageError(
+            f"--time-scale {load.time_scale:g}: the replay would take over 100 years, in which no order is kept",
+            hint="a factor near 1, or 0 for no pauses",
+        )
+    return order
 
 
 class _Replay:
