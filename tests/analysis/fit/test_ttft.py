@@ -79,6 +79,27 @@ def test_the_time_of_a_step_and_its_size_are_found(known: int | None) -> None:
     assert value(report, "prefill_s_per_token") == pytest.approx(A, rel=0.05)
 
 
+@pytest.mark.parametrize("known", [2048, None])
+def test_a_size_of_a_step_that_the_lengths_cannot_tell_is_refused(known: int | None) -> None:
+    """Steps of 2,048 tokens cut these lengths into 1, 1, 1, 2 and 4; of 1,024 into 1, 1, 1, 3 and 7: the same steps at
+    half the time each, so that 0.025 s a step and 0.045 s at the start explain them as 0.05 s and 0.02 s do."""
+    rng, sent = random.Random(5), []
+    for _ in range(6):
+        for cached in (0, 512, 2_048, 8_192):
+            for uncached in (64, 300, 1_000, 3_000, 7_000):
+                took = formula(uncached, cached, base=0.02, token=1e-5, square=1e-10, chunk=2048, chunk_s=0.05)
+                noisy = took * rng.lognormvariate(0, 0.02)
+                sent.append(Sent(f"{cached}-{uncached}", uncached, cached, noisy))
+    report = fit_latency(run_of(sent), Given(chunk_tokens=known))
+    refused = {r.name for r in report.refusals if "explain these requests alike" in r.reason}
+    if known:
+        assert not refused
+        assert value(report, "prefill_s_per_chunk") == pytest.approx(0.05, rel=0.1)
+        return
+    assert refused >= {"chunk_tokens", "prefill_s_per_chunk", "ttft_base_s"}
+    assert not refused & {e.name for e in report.estimates}
+
+
 def test_a_step_that_takes_no_time_is_not_found() -> None:
     report = measured(3, 0.05, given=Given(chunk_tokens=8192))
     assert report.named("prefill_s_per_chunk") is None

@@ -24,6 +24,7 @@ from kvbench.analysis.fit.ttft_model import (
     fit_form,
     intervals,
     tier_names,
+    with_other_chunks,
 )
 from kvbench.model import Estimate, FitReport, Misfit, Refusal
 from kvbench.runs.reader import Run
@@ -141,6 +142,8 @@ def latency_of(run: Run, given: Given = NOTHING_GIVEN, only: Sequence[str] | Non
     if not hot:
         refusals.append(_no_hits(run, rows))
     _absent_tiers(best, tiers, rows, told, notes, refusals)
+    if best.form.chunk and not given.chunk_tokens:
+        refusals += _unsure_chunk(best, rows, low, high)
     doubt = _form_doubt(best, rows)
     if doubt is not None:
         notes.append(doubt)
@@ -248,6 +251,20 @@ def _unsure(best: Fitted, rows: Rows, low: Floats, high: Floats) -> dict[str, st
             told = f"the requests are too few or too uneven: {told}"
         found[name] = told
     return found
+
+
+def _unsure_chunk(best: Fitted, rows: Rows, low: Floats, high: Floats) -> list[Refusal]:
+    """The size of a step, and the terms that it changes, where another explains the requests as well."""
+    others = with_other_chunks(best, rows, [size for size in CHUNKS if size < rows.uncached.max()])
+    if not others:
+        return []
+    sizes = " and of ".join(f"{one.form.chunk:,}" for one in (best, *others))
+    why = f"steps of {sizes} tokens explain these requests alike"
+    moved = [
+        name for i, name in enumerate(best.form.names) if any(not low[i] <= one.terms[i] <= high[i] for one in others)
+    ]
+    experiment = "kvbench fit RUN --chunk-tokens N with the server's own, or more lengths"
+    return [Refusal(name=name, reason=why, experiment=experiment) for name in ("chunk_tokens", *moved)]
 
 
 def _form_doubt(best: Fitted, rows: Rows) -> str | None:

@@ -182,6 +182,13 @@ def choose(
         best, loss = fitted, other
 
 
+def with_other_chunks(fitted: Fitted, rows: Rows, chunks: Sequence[int]) -> list[Fitted]:
+    """Fits with another size of a prefill step that explain the rows as well: few lengths are cut alike by several."""
+    loss = _loss(fitted.predict(rows), rows.ttft_s)
+    others = [fit_form(replace(fitted.form, chunk=size), rows) for size in chunks if size != fitted.form.chunk]
+    return [o for o in others if len(rows) * float(np.log(_loss(o.predict(rows), rows.ttft_s) / loss)) <= AIC_MARGIN]
+
+
 def intervals(fitted: Fitted, rows: Rows) -> tuple[Floats, Floats, list[Fitted]]:
     """(low, high) of each term and the floor, 90%, shape (terms + 1,), and the draws they come from.
 
