@@ -75,6 +75,27 @@ def test_the_cache_dtype_that_the_server_states_is_compared() -> None:
     assert "architecture" in found["measured"][0]["within"]
 
 
+@pytest.mark.parametrize(
+    ("stated", "model", "said"),
+    [
+        ("int8_per_token_head", "llama-3-8b", ["the server states a cache of int8_per_token_head: "]),
+        ("float32", "deepseek-v4.1-flash", ["the server states a cache of float32: "]),
+        ("fp8_e4m3", "llama-3-8b", []),
+        ("auto", "llama-3-8b", []),
+        (None, "llama-3-8b", []),
+    ],
+)
+def test_figures_of_another_dtype_than_the_server_states_say_so(
+    stated: str | None, model: str, said: list[str]
+) -> None:
+    run = measured(131_072, 16, server={"model": "m", "cache": {"cache_dtype": stated}})
+    found, report = sides(run, model)
+    remarks = [text for text in found["assumed"] if text.startswith("the server states a cache of")]
+    assert [text.startswith(begin) for text, begin in zip(remarks, said, strict=True)] == [True] * len(said)
+    text = "\n".join(fit_lines(msgspec.structs.replace(report, side_by_side=found)))
+    assert ("the server states a cache of" in text) is bool(said)
+
+
 def test_several_models_and_unknown_ones_are_errors() -> None:
     run = measured(890, 128)
     other = msgspec.structs.replace(run, info=msgspec.structs.replace(run.info, server={"model": "n"}), path=Path("n"))

@@ -51,6 +51,7 @@ def side_by_side(report: FitReport, runs: Sequence[Run], name_or_path: str) -> d
         "allocated_remark": model["allocated_remark"],
         "measured": [_measured(e, model, layouts) for e in report.estimates if _is_bytes(e)],
         "assumed": [
+            *_other_dtypes(model["cache_dtype"], runs),
             *model["assumed"],
             "the memory and the figures are those of one rank that holds the whole model (else: kvbench model --tp)",
         ],
@@ -67,6 +68,13 @@ def _of(name_or_path: str, runs: Sequence[Run]) -> dict[str, Any]:
         except UsageError:
             pass
     return model_report(name_or_path)
+
+
+def _other_dtypes(shown: str, runs: Sequence[Run]) -> list[str]:
+    """Said where the server states a cache dtype and the figures are of another."""
+    stated = {str(dtype) for run in runs if (dtype := server_cache(run).get("cache_dtype")) not in (None, "auto")}
+    other = sorted(dtype for dtype in stated if _DTYPES.get(dtype, dtype) != shown)
+    return [f"the server states a cache of {', '.join(other)}: the figures beside it are of {shown}"] if other else []
 
 
 def _is_bytes(estimate: Estimate) -> bool:
