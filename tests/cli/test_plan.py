@@ -121,6 +121,11 @@ BOOK = '[prices]\nbook = "deepseek"\nmodel = "deepseek-flash"\n'
         (f"{RATES}wanted = 4", 6, "prices.wanted", "price 4 is not reached by any hit rate"),
         ("[task]\ninput_tokens = 1", 1, "task.output_tokens", "missing"),
         ("[task]\ninput_tokens = 1\noutput_tokens = 1\nhit_rate = 2", 4, "task.hit_rate", "from 0 to 1"),
+        ("[task]\ninput_tokens = 1\noutput_tokens = 1\nhit_rate = nan", 4, "task.hit_rate", "not allowed: from 0"),
+        (f"{RATES}wanted = nan", 6, "prices.wanted", "not allowed: from 0"),
+        ("[prices]\ncurrency = 'USD'\nmiss = nan\nhit = 1\noutput = 1", 3, "prices.miss", "not allowed: from 0"),
+        ("[model]\nbytes_per_token = nan", 2, "model.bytes_per_token", "not allowed: from"),
+        ("[model]\nbytes_per_session = inf", 2, "model.bytes_per_session", "not allowed: from"),
     ],
 )
 def test_a_profile_that_cannot_be_meant(tmp_path: Path, text: str, line: int, field: str | None, says: str) -> None:

@@ -149,7 +149,8 @@ _ABOVE_0 = {
 def _check(profile: Profile, source: Source) -> None:
     for field, (low, high) in _RANGES.items():
         value = _value(profile, field)
-        if value is not None and not low <= value <= high:
+        # an ordered comparison with a Decimal that is no number raises
+        if value is not None and (value != value or not low <= value <= high):
             raise source.wrong(field, f"{value} is not allowed: from {low:g} to {high:,.12g}")
     for field, high in _ABOVE_0.items():
         value = _value(profile, field)
