@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,14 +18,8 @@ Row = dict[str, Any]
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
-    names = ("cases", "plan", "latency", "page", "run")
-    for name in names:
-        monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.syspath_prepend(str(REPORT))
-    found = {name: importlib.import_module(name) for name in names}
-    for name in names:
-        monkeypatch.setitem(sys.modules, name, sys.modules[name])
-    return found
+    return {name: importlib.import_module(name) for name in ("cases", "plan", "latency", "page", "run")}
 
 
 @pytest.fixture(scope="module")

@@ -15,16 +15,8 @@ SCRIPTS = Path(__file__).parents[2] / "reports" / "pricing"
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    import sys
-
-    names = ("biller", "serving", "over_http", "report", "run")
-    for name in names:
-        monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.syspath_prepend(str(SCRIPTS))
-    found = importlib.import_module("run")
-    for name in names:
-        monkeypatch.setitem(sys.modules, name, sys.modules[name])
-    return found
+    return importlib.import_module("run")
 
 
 def test_the_biller_charges_what_its_fault_says(load: ModuleType) -> None:

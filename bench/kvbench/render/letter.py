@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import PurePath
 from typing import Any
@@ -58,14 +58,24 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     yield ""
     tolerance = bill.get("tolerance", {}).get("amount", "0")
     said = "Nothing was allowed for rounding" if tolerance == "0" else f"{currency} {tolerance} is allowed for rounding"
-    smallest = report["detectable"]["amount"]
-    provable = "" if smallest is None else f" A fault of more than {currency} {amount_text(smallest)} would have shown."
     yield (
-        f"{said}; requests on the edge of two hours were counted where your figures agree best.{provable} The usage "
-        "objects, with the ids of your answers, are at your disposal."
+        f"{said}{_provable(report, proved, currency)}; requests on the edge of two hours were counted where your "
+        "figures agree best. The usage objects, with the ids of your answers, are at your disposal."
     )
     yield ""
     yield "Please correct the bill, or name the requests that the figures above stand for."
+
+
+def _provable(report: dict[str, Any], proved: Sequence[dict[str, Any]], currency: str) -> str:
+    """The smallest fault that would have shown, of each kind that is disputed: other kinds may be harder to see."""
+    by_fault = report["detectable"]["by_fault"]
+    amounts = {kind: by_fault.get(kind, {}).get("amount") for kind in dict.fromkeys(found["kind"] for found in proved)}
+    shown = [
+        f"{_title(kind).lower()} above {currency} {amount_text(amount)}"
+        for kind, amount in amounts.items()
+        if amount is not None
+    ]
+    return f", and {' and '.join(shown)} would have shown" if shown else ""
 
 
 def _places(found: dict[str, Any], currency: str) -> Iterator[str]:
