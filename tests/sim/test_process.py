@@ -97,6 +97,30 @@ def test_a_truth_log_that_cannot_be_written_ends_it_and_is_said() -> None:
         assert "/dev/full: the truth log cannot be written: No space left on device" in sim._stderr_tail()
 
 
+def test_what_is_sent_late_is_in_the_truth_log_at_once(tmp_path: Path) -> None:
+    """On a busy machine the loop may come back when a whole step is over; nothing need follow that would settle it."""
+    late = (
+        "import sys, time, kvbench.sim.service as s\ngo = s.Service._go_on\n"
+        "s.Service._go_on = lambda self: (time.sleep(0.05), go(self))[1]\n"
+        "from kvbench.sim.__main__ import main\nsys.exit(main(sys.argv[1:]))"
+    )
+    log = tmp_path / "truth.jsonl"
+    command = [sys.executable, "-c", late, "--preset", "tiny", "--port", "0", "--truth-log", str(log)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            url = json.loads(process.stdout.readline())["url"]
+            body = {"prompt": [1, 2, 3], "max_tokens": 1}
+            assert httpx.post(f"{url}/v1/completions", json=body, trust_env=False).status_code == 200
+            for _ in range(200):
+                if log.read_text():
+                    break
+                time.sleep(0.05)
+            assert json.loads(log.read_text())["output_tokens"] == 1
+        finally:
+            process.terminate()
+
+
 @pytest.mark.parametrize("scale", ["nan", "inf", "-1"])
 def test_a_time_scale_that_cannot_be_meant_is_named(scale: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--preset", "tiny", f"--time-scale={scale}"]) == 2

@@ -216,6 +216,8 @@ class Service:
             next_due_ns = self._due[0][0] if self._due else None
             event_ns = self._cluster.next_ns()
             if event_ns is None or event_ns > now_ns:
+                # Where the loop was late by a whole step, the engine has ended what was sent only now.
+                self._settle_books()
                 return min((at for at in (next_due_ns, event_ns) if at is not None), default=None)
             takes_ns = self._cluster.running * _STEP_NS_PER_REQUEST
             behind = now_ns - event_ns > self._cluster.step_ns * _LATEST_OF_STEP
@@ -233,6 +235,9 @@ class Service:
                 heapq.heappush(self._due, (token.at_ns, next(self._order), due))
                 if exchange.answer.plan.stream:
                     self._to_render.append(due)
+        self._settle_books()
+
+    def _settle_books(self) -> None:
         if self._ended:
             unsettled = [exchange for exchange in self._ended if exchange.job.last_token_ns is None]
             for exchange in self._ended:
