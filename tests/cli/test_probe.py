@@ -61,16 +61,16 @@ def test_what_hits_misses_and_context_cost_is_found(kvbench: Kvbench) -> None:
     )
     options = ("--cells", 16, "--repeats", 2, "--max-input-tokens", 1500, "--output-tokens", 8)
     report = probe(kvbench, "latency", f"tiny?{LATENCIES}&{pool}", *options, "--tier-after-tokens", 3201)
-    assert near(report, "prefill_s_per_token", 1e-4, 0.15)
-    assert near(report, "attention_s_per_token2", 5e-8, 0.2)
+    assert near(report, "prefill_s_per_token", 1e-4, 0.25)
+    assert near(report, "attention_s_per_token2", 5e-8, 0.3)
     assert report["prefill_s_per_cached_token"]["high"] < 1e-5
-    assert near(report, "tier_s_per_token", 1e-4, 0.15)
-    assert near(report, "tier_latency_s", 0.03, 0.3)
-    assert near(report, "decode_s_per_context_token", 4e-6, 0.1)
+    assert near(report, "tier_s_per_token", 1e-4, 0.25)
+    assert near(report, "tier_latency_s", 0.03, 0.5)
+    assert near(report, "decode_s_per_context_token", 4e-6, 0.4)
     again = kvbench("fit", report["runs"][0], "--tier-bandwidth", "5.12e6", "--hbm-bandwidth", "1e9", "--json")
     found = {e["name"]: e for e in json.loads(again.stdout)["estimates"]}
-    assert abs(found["bytes_per_token_through_tier"]["value"] / 512 - 1) < 0.15
-    assert abs(found["decode_bytes_read_per_context_token"]["value"] / 4000 - 1) < 0.1
+    assert abs(found["bytes_per_token_through_tier"]["value"] / 512 - 1) < 0.25
+    assert abs(found["decode_bytes_read_per_context_token"]["value"] / 4000 - 1) < 0.4
 
 
 def test_answers_from_the_cache_are_compared(kvbench: Kvbench) -> None:
