@@ -297,7 +297,8 @@ def test_with_tools_text_still_comes_as_it_is_made(client: httpx.Client) -> None
 
     chunks = [event for _, event in stream_events(client, "/v1/chat/completions", body)][:-2]
 
-    assert sum(bool(chunk["choices"][0]["delta"].get("content")) for chunk in chunks) > 32
+    # Held back it would be one; a server short of CPU puts several tokens into a chunk.
+    assert sum(bool(chunk["choices"][0]["delta"].get("content")) for chunk in chunks) > 1
 
 
 # -------------------------------------------------------------------------------------------------------- errors

@@ -37,8 +37,8 @@ def test_the_gauge_tells_the_pool(vllm: VllmServer, kvbench: Callable[..., Any])
     assert done.returncode == 0, done.stderr + done.stdout
     found = named(done.stdout)
     capacity, per_token = found["capacity_tokens_of_gauge"], found["bytes_per_token_of_gauge"]
-    assert abs(capacity["value"] / vllm.settings.capacity_tokens - 1) < 0.02
-    assert abs(per_token["value"] / KV_BYTES_PER_TOKEN - 1) < 0.02
+    assert abs(capacity["value"] / vllm.settings.capacity_tokens - 1) < 0.05
+    assert abs(per_token["value"] / KV_BYTES_PER_TOKEN - 1) < 0.05
     # a request takes nothing besides
     assert found["bytes_per_session_of_gauge"]["low"] < 32 * KV_BYTES_PER_TOKEN / 2
 
