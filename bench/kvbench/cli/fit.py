@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvbench.cli.output import say
-from kvbench.errors import EXIT_CHECK_FAILED, EXIT_INCONCLUSIVE, EXIT_OK, UsageError
+from kvbench.cli.output import say, verdict_code
+from kvbench.errors import EXIT_INCONCLUSIVE, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
     from kvbench.model import FitReport
@@ -126,7 +126,7 @@ def shown(report: FitReport, as_json: bool) -> int:
 
         say("\n".join(fit_lines(report)))
     if report.verdict is not None:
-        return {"confirmed": EXIT_OK, "disputed": EXIT_CHECK_FAILED}.get(report.verdict, EXIT_INCONCLUSIVE)
+        return verdict_code(report.verdict)
     refusals = {refusal.name for refusal in report.refusals}
     if TOKENS_OF_BILL in refusals:
         return EXIT_INCONCLUSIVE

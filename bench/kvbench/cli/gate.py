@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from kvbench.cli.gate_outputs import GateOutputs, GithubOption, JunitOption, MarkdownOption, OpenMetricsOption
-from kvbench.cli.output import say
+from kvbench.cli.output import say, verdict_code
 
 
 def gate(
@@ -55,7 +55,7 @@ def gate(
     from kvbench.analysis.gate.validity import Treatment
     from kvbench.analysis.metrics import PRICED
     from kvbench.analysis.slo import Slo
-    from kvbench.errors import EXIT_CHECK_FAILED, EXIT_INCONCLUSIVE, EXIT_OK, UsageError
+    from kvbench.errors import UsageError
     from kvbench.prices.load import load_prices
     from kvbench.render.gatetext import gate_lines
     from kvbench.render.jsonout import json_text
@@ -79,4 +79,4 @@ def gate(
         say(json_text(judged))
     else:
         say("\n".join(gate_lines(msgspec.to_builtins(judged))))
-    raise typer.Exit({"pass": EXIT_OK, "fail": EXIT_CHECK_FAILED}.get(judged.verdict, EXIT_INCONCLUSIVE))
+    raise typer.Exit(verdict_code(judged.verdict))

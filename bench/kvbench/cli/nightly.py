@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvbench.cli.gate_outputs import GateOutputs, GithubOption, JunitOption, MarkdownOption, OpenMetricsOption
-from kvbench.cli.output import say
+from kvbench.cli.output import say, verdict_code
 
 if TYPE_CHECKING:
     from kvbench.analysis.gate.judge import Judged
@@ -31,7 +31,6 @@ def nightly(
     import msgspec
 
     from kvbench.analysis.nights.spec import load_spec
-    from kvbench.errors import EXIT_CHECK_FAILED, EXIT_INCONCLUSIVE, EXIT_OK
     from kvbench.render.gatetext import gate_lines
     from kvbench.render.jsonout import json_text
 
@@ -51,7 +50,7 @@ def nightly(
     encoded = json_text(told)
     (night.dir / "gate.json").write_text(encoded + "\n", encoding="utf-8")
     say(encoded if json else "\n".join([*gate_lines(plain), f"night: {night.dir}"]))
-    raise typer.Exit({"pass": EXIT_OK, "fail": EXIT_CHECK_FAILED}.get(judged.verdict, EXIT_INCONCLUSIVE))
+    raise typer.Exit(verdict_code(judged.verdict))
 
 
 def _halves(spec: NightlySpec, path: Path) -> dict[Side, Half]:

@@ -1,4 +1,4 @@
-"""Results to stdout."""
+"""Results to stdout, and the exit code of a verdict."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ import sys
 from collections.abc import Iterator
 
 import typer
+
+from kvbench.errors import EXIT_CHECK_FAILED, EXIT_INCONCLUSIVE, EXIT_OK
+
+_CODES = {"pass": EXIT_OK, "confirmed": EXIT_OK, "fail": EXIT_CHECK_FAILED, "disputed": EXIT_CHECK_FAILED}
 
 
 @contextlib.contextmanager
@@ -26,3 +30,8 @@ def say(text: str) -> None:
     """Print the result of a command whose exit code is a verdict."""
     with verdict_outlives_reader():
         typer.echo(text)
+
+
+def verdict_code(verdict: str) -> int:
+    """Any other word (inconclusive, refused, cannot tell) is 3."""
+    return _CODES.get(verdict, EXIT_INCONCLUSIVE)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from kvbench.cli.output import say
+from kvbench.cli.output import say, verdict_code
 
 if TYPE_CHECKING:
     from kvbench.analysis.pricing.report import Source
@@ -96,7 +96,6 @@ def held_against(
 
 def show(report: dict[str, Any], options: BillOptions, *, json: bool) -> int:
     """Print it, write the page, and the letter where there is a dispute; the exit code."""
-    from kvbench.errors import EXIT_CHECK_FAILED, EXIT_INCONCLUSIVE, EXIT_OK
     from kvbench.render.bill_page import bill_page
     from kvbench.render.bill_text import bill_lines
     from kvbench.render.letter import letter
@@ -115,7 +114,7 @@ def show(report: dict[str, Any], options: BillOptions, *, json: bool) -> int:
         typer.echo(f"{options.letter} not written: nothing is disputed", err=True)
     elif options.letter is not None:
         _write(options.letter, letter(report))
-    return {"confirmed": EXIT_OK, "disputed": EXIT_CHECK_FAILED}.get(report["verdict"], EXIT_INCONCLUSIVE)
+    return verdict_code(report["verdict"])
 
 
 def _write(path: Path, text: str) -> None:
